@@ -50,25 +50,29 @@ static void list_tensors(const struct hd_program *p, struct tensors *all)
 }
 
 /* Copies one parameter, or one of the tensors that it consists of, to its rows of the file tensor. Both row-major. */
-static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from,
-                                float *to)
+static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, uint32_t dtype,
+                                const char *from, float *to)
 {
+    int64_t size = (int64_t)hd_dtype_size(dtype);
     struct hd__file_part part = hd__param_file_part(p, &p->params.at[piece->param]);
     const struct hd__tensor *t = hd__tensor_const(p, p->params.at[piece->param].tensor);
     int64_t count = hd__global_numel(p, t) / hd__ckpt_file_tensor_count(p, piece->param);
-    from += piece->index * count;
+    from += piece->index * count * size;
     for (int64_t row = 0; row < count / part.own; row++)
-        memcpy(to + row * part.width + part.skip, from + row * part.own, (size_t)part.own * sizeof *to);
+        hd__to_f32(dtype, from + row * part.own * size, to + row * part.width + part.skip, (uint64_t)part.own);
 }
 
-static const float *master_weights(struct hd__train_session *s, uint32_t param)
+static const char *master_weights(struct hd__train_session *s, uint32_t param, uint32_t *dtype)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
     for (uint32_t f = 0; f < p->flats.count; f++)
         for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
-            if (p->flats.at[f].params[k] == param)
-                return (const float *)hd__exec_host_data(s->exec, p->flats.at[f].tensor[HD__FLAT_MASTER]) +
-                       p->flats.at[f].offset[k];
+            if (p->flats.at[f].params[k] == param) {
+                hd_tensor master = p->flats.at[f].tensor[HD__FLAT_MASTER];
+                *dtype = hd__tensor_const(p, master)->dtype;
+                return (const char *)hd__exec_host_data(s->exec, master) +
+                       p->flats.at[f].offset[k] * (int64_t)hd_dtype_size(*dtype);
+            }
     return NULL;
 }
 
@@ -113,8 +117,11 @@ static int32_t write_tensor(const struct export *e, const struct tensors *all, c
     void *out = item->dtype == HD_F32 ? values : hd__alloc(item->bytes);
     int32_t rc = HD_OK;
     for (uint32_t k = 0; k < all->piece.count; k++)
-        if (all->piece.at[k].file == number)
-            copy_to_file_tensor(p, &all->piece.at[k], master_weights(e->session, all->piece.at[k].param), values);
+        if (all->piece.at[k].file == number) {
+            uint32_t dtype = HD_F32;
+            const char *weights = master_weights(e->session, all->piece.at[k].param, &dtype);
+            copy_to_file_tensor(p, &all->piece.at[k], dtype, weights, values);
+        }
     if (out != values)
         rc = convert(e, item, values, out, err);
     if (!rc && (fseeko(file, (off_t)item->offset, SEEK_SET) || fwrite(out, 1, item->bytes, file) != item->bytes))
@@ -375,8 +382,8 @@ int32_t hd__train_export(struct hd__train_session *s, const struct hd__train_exp
     char *path = hd__format("%s/", config->folder);
     int why = hd__make_folders(path);
     free(path);
-    if (p->precision.master != HD_F32 || p->mesh.ranks != 1)
-        return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
+    if (p->mesh.ranks != 1)
+        return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank");
     if (!s->compiled->model_choice.component->ops.model.config_json)
         return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face format",
                        s->compiled->model_choice.component->name);

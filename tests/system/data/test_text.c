@@ -400,6 +400,27 @@ START_TEST(export_takes_along)
 }
 END_TEST
 
+/* Master weights of bf16 are exported as they are. */
+START_TEST(exports_narrow_masters)
+{
+#define LOW "precision={\"compute\":\"bf16\",\"master\":\"bf16\"} data.format=bytes data.val_fraction=0.1 "
+#define LOW_LOSS LOW "eval.batches=2 --json"
+    struct command *here, *there;
+    train(&curve, "low", "llama.yaml checkpoint.dir=low job.steps=3 " LOW);
+    expect_code(command_run("ckpt export llama.yaml checkpoint.dir=low --to low-model " LOW), 0);
+    here = command_run("eval llama.yaml checkpoint.dir=low " LOW_LOSS);
+    there = command_run("eval llama.yaml model={\"use\":\"transformer\",\"from\":\"low-model\"} " LOW_LOSS);
+    expect_code(here, 0);
+    expect_code(there, 0);
+    json_t *a = object(here->out), *b = object(there->out);
+    ck_assert_msg(json_is_real(json_object_get(a, "val_loss")), "%s", here->out);
+    ck_assert_msg(json_equal(json_object_get(a, "val_loss"), json_object_get(b, "val_loss")), "%s%s", here->out,
+                  there->out);
+    json_decref(a);
+    json_decref(b);
+}
+END_TEST
+
 /* A file that none of heddle's own tokenizers reads is that of the plug-in that does, in jobs too. */
 START_TEST(any_tokenizer_is_asked)
 {
@@ -427,6 +448,7 @@ int main(void)
                                         {"answers requests", answers_requests, 1},
                                         {"requests begin with BOS", requests_begin_with_bos, 1},
                                         {"export takes along", export_takes_along, 1},
+                                        {"exports narrow masters", exports_narrow_masters, 1},
                                         {"any tokenizer is asked", any_tokenizer_is_asked, 1},
                                         {NULL}};
     return system_run("text", tests);
