@@ -1,4 +1,5 @@
 /* heddle doctor: the processor, its clocks and the machine's; memory, cgroup, huge pages and limits. */
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
@@ -196,11 +197,23 @@ static void check_files(struct hd__doctor *d)
     free(remedy);
 }
 
+/* The folder is there with the kernel's module, also without a device. */
+static int has_rdma(void)
+{
+    DIR *folder = opendir("/sys/class/infiniband");
+    int found = 0;
+    for (struct dirent *e; folder && !found && (e = readdir(folder));)
+        found = e->d_name[0] != '.';
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
 static void check_locked(struct hd__doctor *d)
 {
     struct rlimit limit = {0};
     char text[32];
-    int rdma = !access("/sys/class/infiniband", F_OK);
+    int rdma = has_rdma();
     getrlimit(RLIMIT_MEMLOCK, &limit);
     if (limit.rlim_cur == RLIM_INFINITY)
         hd__doctor_add(d, OK, "limit", "memlock", NULL, "unlimited");

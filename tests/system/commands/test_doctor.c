@@ -275,6 +275,8 @@ START_TEST(planted_kernel)
     write_file("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
     write_file("class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
     expect_line(command_run("doctor --json"), "network", "mlx5_0 port 1", "ok", "4: ACTIVE, 400 Gb/sec");
+    ck_assert_int_eq(system("rm -r class/infiniband/mlx5_0"), 0); /* the kernel has its module, and no device */
+    expect_line(command_run("doctor --json"), "limit", "memlock", "ok", "64.0 KiB, and no RDMA device");
 }
 END_TEST
 
