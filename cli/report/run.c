@@ -94,16 +94,16 @@ static void add_row(struct reading *r, json_t *row)
     uint32_t n = run->n_rows;
     const json_t *job = json_object_get(run->start, "job");
     double every = json_number_value(json_object_get(json_object_get(job, "metrics"), "every"));
-    double last = n ? run->step[n - 1] : json_number_value(json_object_get(run->start, "from_step"));
+    double from = json_number_value(json_object_get(run->start, "from_step")), last = n ? run->step[n - 1] : from;
     if (step <= last) {
         char why[96];
         snprintf(why, sizeof why, "step %.0f after step %.0f: left out", step, last);
         add_fault(r, why);
         return;
     }
-    if (n && every > 0 && step - last > every) {
+    if (n && every > 0 && step - fmax(last, from) > every) { /* before `from` another metrics.every may have held */
         char why[96];
-        snprintf(why, sizeof why, "the rows of steps %.0f to %.0f are missing", last + every, step - every);
+        snprintf(why, sizeof why, "the rows of steps %.0f to %.0f are missing", fmax(last, from) + every, step - every);
         add_fault(r, why);
     }
     if (n == r->room)

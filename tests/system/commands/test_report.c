@@ -218,6 +218,21 @@ START_TEST(damaged_files)
 END_TEST
 
 /* As a run leaves it that is to start, or that lost its beginning. */
+/* metrics.every is smaller from a checkpoint on that had no row. */
+START_TEST(rows_of_two_intervals)
+{
+    write_run("finer", "ee", START("ee", "0.001"), 2,
+              "{\"event\": \"resume\", \"run\": \"00000000000000ee\", "
+              "\"from_step\": 125, \"job\": {\"metrics\": {\"every\": 3}}}\n"
+              "{\"step\": 127, \"loss\": 2, \"tokens\": 127000, \"run\": \"00000000000000ee\"}\n"
+              "{\"step\": 133, \"loss\": 2, \"tokens\": 133000, \"run\": \"00000000000000ee\"}\n");
+    struct command *c = command_run("report runs/finer");
+    expect_code(c, 0);
+    ck_assert_ptr_null(strstr(c->err, "to 124 are missing"));
+    expect_says(c, "the rows of steps 130 to 130 are missing");
+}
+END_TEST
+
 START_TEST(runs_without_rows)
 {
     struct command *c;
@@ -427,6 +442,7 @@ int main(void)
                                         {"long run", long_run, 1},
                                         {"damaged files", damaged_files, 1},
                                         {"runs without rows", runs_without_rows, 1},
+                                        {"rows of two intervals", rows_of_two_intervals, 1},
                                         {"refused", refused, 1},
                                         {"a real run", a_real_run, 1},
                                         {"steps drawn", steps_drawn, 1},
