@@ -59,7 +59,8 @@ static double event_sum(const json_t *events, const char *event, const char *fie
         if (!is || strcmp(is, event))
             continue;
         ++*n;
-        sum += json_number_value(json_object_get(one, field));
+        const json_t *value = json_object_get(one, field);
+        sum += json_is_true(value) ? 1 : json_number_value(value);
     }
     return sum;
 }
@@ -221,12 +222,13 @@ static void fact_memory(const struct hd__report_run *run, struct hd__text *out)
 
 static void add_saves(const json_t *events, const char *event, struct hd__text *out)
 {
-    uint32_t n;
+    uint32_t n, after_faults; /* of these no time is known */
     double took = event_sum(events, event, "seconds", &n), exposed = event_sum(events, event, "exposed_s", &n);
+    after_faults = (uint32_t)event_sum(events, event, "emergency", &n);
     hd__text_add(out, "%u", n);
-    if (n) {
+    if (n > after_faults) {
         hd__text_add(out, ", ");
-        add_seconds(took / n, out);
+        add_seconds(took / (n - after_faults), out);
         hd__text_add(out, " each, ");
         add_seconds(exposed, out);
         hd__text_add(out, " exposed");

@@ -233,6 +233,17 @@ START_TEST(rows_of_two_intervals)
 }
 END_TEST
 
+/* A save after a fault has no times. */
+START_TEST(mean_of_saves)
+{
+    static char more[sizeof events + 128];
+    snprintf(more, sizeof more, "%s%s", events,
+             "{\"event\": \"checkpoint\", \"step\": 100, \"emergency\": true, \"run\": \"00000000000000aa\"}\n");
+    write_run("saves", "aa", START("aa", "0.001"), 2, more);
+    expect_line(command_run("report runs/saves")->out, "2, 2.5 s each, 500 ms exposed");
+}
+END_TEST
+
 START_TEST(runs_without_rows)
 {
     struct command *c;
@@ -442,6 +453,7 @@ int main(void)
                                         {"long run", long_run, 1},
                                         {"damaged files", damaged_files, 1},
                                         {"runs without rows", runs_without_rows, 1},
+                                        {"mean of saves", mean_of_saves, 1},
                                         {"rows of two intervals", rows_of_two_intervals, 1},
                                         {"refused", refused, 1},
                                         {"a real run", a_real_run, 1},
