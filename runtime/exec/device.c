@@ -66,6 +66,9 @@ int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, s
         device.ops->close(device.handle);
     if (!rc && c->checkpoint_choice.component)
         rc = probe_all(c, &c->checkpoint_choice, 1, err);
+    rc = rc ? rc : probe_all(c, &c->model_choice, 1, err);
+    rc = rc ? rc : probe_all(c, &c->optimizer_choice, 1, err);
+    rc = rc ? rc : probe_all(c, c->strategies, (uint32_t)c->n_strategies, err);
     rc = rc ? rc : probe_all(c, s->comms.at, s->comms.count, err);
     rc = rc ? rc : probe_all(c, s->hooks.at, s->hooks.count, err);
     return rc ? rc : probe_all(c, s->sinks.at, s->sinks.count, err);

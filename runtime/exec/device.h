@@ -20,8 +20,8 @@ struct hd__device {
 /* Opens the job's device for a rank of this machine. The caller closes d->handle where it is set, on failure too. */
 int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
                              int32_t local_ranks, struct hd_error *err);
-/* Can this machine run the job? Probes its device, storage, transports, hooks and sinks; the message has
- * the place of the plugin in the job. `open_for`: of so many ranks here, the last one's device is opened and closed; 0:
+/* Can this machine run the job? Probes its plug-ins, but for its source of data; the message has the place of the one
+ * that cannot in the job. `open_for`: of so many ranks here, the last one's device is opened and closed; 0:
  * none, since a process that opened a device cannot fork ranks. */
 int32_t hd__exec_check_plugins(const struct hd__compiled *c, int32_t open_for, struct hd_error *err);
 /* Would opening refuse the settings of transports, hooks and sinks, or the folder of offloaded state? For --dry-run.

@@ -80,6 +80,8 @@ static int32_t open_with(struct hd__plugins *plugins, const struct hd_host *host
 {
     const struct hd__component *c;
     int32_t rc = hd__plugin_find(plugins, HD_KIND_TOKENIZER, use, &c, err);
+    if (!rc && hd__plugin_probe(plugins, c, err))
+        rc = HD_E_UNSUPPORTED; /* whatever its code: others may be asked */
     if (rc)
         return rc;
     t->ops = &c->ops.tokenizer;

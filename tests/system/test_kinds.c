@@ -193,6 +193,10 @@ START_TEST(absent)
         {"comm-ordered", "device.use=async comm.use=ordered",
          "command line: plugin comm-ordered cannot be used on this machine: there is no comm-ordered"},
         {"hook-count", "comm.hooks=[{\"use\":\"count\"}]", "command line: plugin hook-count cannot be used on this"},
+        {"strategy-dp", "strategies=[{\"use\":\"dp\"}]", "command line: plugin strategy-dp cannot be used on this"},
+        {"optim-mylion", "optimizer={\"use\":\"mylion\"}", "command line: plugin optim-mylion cannot be used on this"},
+        {"model-neox", "model={\"use\":\"neox\",\"layers\":1,\"hidden\":32,\"heads\":2,\"ffn\":64,\"vocab\":256}",
+         "command line: plugin model-neox cannot be used on this machine: there is no model-neox"},
         {"metrics-lines", "metrics.sinks=[{\"use\":\"lines\",\"path\":\"l\"}]",
          "command line: plugin metrics-lines cannot be used on this"},
     };

@@ -436,6 +436,11 @@ START_TEST(any_tokenizer_is_asked)
     expect_code(c, 2);
     expect_says(c, "words.txt: no tokenizer plug-in reads this file: bpe: ");
     expect_says(c, "; bytes: words.txt: does not begin with \"bytes\"");
+    write_file("digits", "chars\n0123456789");
+    c = command_run_env("HEDDLE_TEST_ABSENT=tokenizer-chars", "train llama.yaml plugins.path=" PLUGINS_OF_TESTS
+                                                              " data.tokenizer=digits data.train=words.txt");
+    expect_code(c, 2);
+    expect_says(c, "; chars: plugin tokenizer-chars cannot be used on this machine: there is no tokenizer-chars");
 }
 END_TEST
 
