@@ -206,7 +206,7 @@ int64_t hd__tokenizer_find(const struct hd__tokenizer *t, const char *token)
 
 int64_t hd__tokenizer_eod(const struct hd__tokenizer *t)
 {
-    /* of GPT-2, Llama 3, Gemma (whose </s> is that of HTML), DeepSeek, Llama 2 */
+    /* of GPT-2, Llama 3, Gemma, DeepSeek, Llama 2: </s> is also a tag of HTML, so that the others' come before it */
     static const char *const names[] = {
         "<|endoftext|>", "<|end_of_text|>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>", "<|endofdoc|>"};
     int64_t id = t->info.eos;
