@@ -406,15 +406,15 @@ static void warn_of_loopback(const struct hd__launch_env *env)
 
 /* Unless a rank's machine is known, all are taken to be on rank 0's: their devices, cores and transports are chosen by
  * it. */
-static int32_t check_machine(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
+static void warn_of_machine(const struct launcher *l, const struct hd__launch_env *env)
 {
     if (*env->discovery_id || env->launched_by_heddle || env->size == 1 || hd__address_is_here(env->store.host))
-        return HD_OK;
-    return hd_fail(err, HD_E_INVALID,
-                   "rank %d is on another machine than MASTER_ADDR=%s, and %s did not say which ranks this one has: "
-                   "set %s and %s, which count the ranks of each machine",
-                   env->rank, env->store.host, l->name, l->local_size ? l->local_rank : "SLURM_NODEID",
-                   l->local_size ? l->local_size : "SLURM_STEP_TASKS_PER_NODE");
+        return;
+    hd__log(HD_LOG_WARN, NULL,
+            "rank %d is on another machine than MASTER_ADDR=%s, and %s did not say which ranks this one has: cores and "
+            "devices are dealt as if it had all of them; set %s and %s, which count the ranks of each machine",
+            env->rank, env->store.host, l->name, l->local_size ? l->local_rank : "SLURM_NODEID",
+            l->local_size ? l->local_size : "SLURM_STEP_TASKS_PER_NODE");
 }
 
 /* Is the rank one of those that there are? */
@@ -462,9 +462,9 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
     rc = check_ranks(l, env, err);
     if (!rc) {
         *found = !(rc = find_rendezvous(l, env, err));
-        return rc || is_told ? rc : check_machine(l, env, err);
-    }
-    if (env->rank < env->size && env->local_size)
+        if (!rc && !is_told)
+            warn_of_machine(l, env);
+    } else if (env->rank < env->size && env->local_size)
         *found = !find_rendezvous(l, env, NULL);
     return rc;
 }
