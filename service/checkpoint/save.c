@@ -166,7 +166,7 @@ static int32_t phase_checksums(struct saving *s, struct hd_error *err)
         if (!rc && s->n_shared) {
             uint64_t turns = (s->n_shared + s->ranks - 1) / s->ranks;
             if (peers->busy)
-                peers->busy(peers->user, turns * HD__CKPT_BLOCK);
+                peers->busy(peers->user, HD__MAX(s->most, turns * HD__CKPT_BLOCK));
             if (s->rank == 0)
                 rc = hd__parallel_for(1, 1, HD__CKPT_BLOCK, hash_block, s, err);
             rc = agree_on_status(s, rc, err);
@@ -186,6 +186,8 @@ static int32_t phase_commit(struct saving *s, struct hd_error *err)
     const struct hd_ckpt_ops *ops = s->store->ops;
     const struct hd__ckpt_peers *peers = &s->store->peers;
     int32_t rc = HD_OK;
+    if (peers->busy) /* a store may have much to do for it */
+        peers->busy(peers->user, s->most);
     if (s->rank == 0) {
         char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
         uint64_t bytes = text ? strlen(text) : 0, there = 0;

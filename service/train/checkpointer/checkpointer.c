@@ -248,7 +248,7 @@ int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const
     struct hd__ckpt_save save;
     json_object_update(state, data);
     json_decref(data);
-    hd__ckpt_async_writer_join(k->async_writer, NULL);
+    hd__train_checkpointer_wait(k, NULL); /* one that was under way is no save */
     int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
     json_object_set_new(state, "emergency", emergency);
     memcpy(k->run, run, HD__RUN_ID);
