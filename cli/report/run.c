@@ -101,9 +101,12 @@ static void add_row(struct reading *r, json_t *row)
         add_fault(r, why);
         return;
     }
-    if (n && every > 0 && step - fmax(last, from) > every) { /* before `from` another metrics.every may have held */
+    /* rows of multiples of metrics.every; before `from` another may have held */
+    double first_missing = every > 0 ? (floor(fmax(last, from) / every) + 1) * every : 0;
+    double last_missing = every > 0 ? (ceil(step / every) - 1) * every : -1;
+    if (n && first_missing <= last_missing) {
         char why[96];
-        snprintf(why, sizeof why, "the rows of steps %.0f to %.0f are missing", fmax(last, from) + every, step - every);
+        snprintf(why, sizeof why, "the rows of steps %.0f to %.0f are missing", first_missing, last_missing);
         add_fault(r, why);
     }
     if (n == r->room)

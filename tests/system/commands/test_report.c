@@ -217,19 +217,18 @@ START_TEST(damaged_files)
 }
 END_TEST
 
-/* As a run leaves it that is to start, or that lost its beginning. */
 /* metrics.every is smaller from a checkpoint on that had no row. */
 START_TEST(rows_of_two_intervals)
 {
     write_run("finer", "ee", START("ee", "0.001"), 2,
               "{\"event\": \"resume\", \"run\": \"00000000000000ee\", "
               "\"from_step\": 125, \"job\": {\"metrics\": {\"every\": 3}}}\n"
-              "{\"step\": 127, \"loss\": 2, \"tokens\": 127000, \"run\": \"00000000000000ee\"}\n"
-              "{\"step\": 133, \"loss\": 2, \"tokens\": 133000, \"run\": \"00000000000000ee\"}\n");
+              "{\"step\": 126, \"loss\": 2, \"tokens\": 126000, \"run\": \"00000000000000ee\"}\n"
+              "{\"step\": 132, \"loss\": 2, \"tokens\": 132000, \"run\": \"00000000000000ee\"}\n");
     struct command *c = command_run("report runs/finer");
     expect_code(c, 0);
-    ck_assert_ptr_null(strstr(c->err, "to 124 are missing"));
-    expect_says(c, "the rows of steps 130 to 130 are missing");
+    ck_assert_ptr_null(strstr(c->err, "to 123 are missing"));
+    expect_says(c, "the rows of steps 129 to 129 are missing");
 }
 END_TEST
 
@@ -244,6 +243,7 @@ START_TEST(mean_of_saves)
 }
 END_TEST
 
+/* As a run leaves it that is to start, or that lost its beginning. */
 START_TEST(runs_without_rows)
 {
     struct command *c;
