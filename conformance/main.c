@@ -119,6 +119,8 @@ static void keep_paths(void)
 {
     const struct hd__component *c = conf_target.component;
     struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    if (conf_target.kind == HD_KIND_METRICS) /* whose paths are written: into the check's own folder */
+        return;
     for (size_t i = 0; i < conf_target.n_set; i++) {
         const char *value = strchr(conf_target.set[i], '=') + 1;
         char *name = hd__format("%.*s", (int)(value - 1 - conf_target.set[i]), conf_target.set[i]), *path = NULL;
