@@ -86,7 +86,7 @@ static const char ending[] =
     "# 0: the steps are done. 1, or a rank that was killed: failed. 2: refused. 3: stopped, and the state is saved.\n"
     "case $code in\n"
     "0 | 2 | 3) failed=0; rm -f $failures ;;\n"
-    "*) echo \"exit code $code\" >>$failures; failed=$(wc -l <$failures) ;;\n"
+    "*) [ \"$cancelled\" ] || { echo \"exit code $code\" >>$failures; failed=$(wc -l <$failures); } ;;\n"
     "esac\n"
     "[ ! \"$cancelled\" ] || exit $code\n"
     "[ \"$failed\" -le $restarts ] || { rm -f $failures; exit 1; }\n"
