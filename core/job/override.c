@@ -146,7 +146,8 @@ static int is_below(const char *path, const char *above)
  * where there is a mapping now? That of `precision` is its compute by then. */
 static int is_replaced(const char *word, const char *before, const char *later)
 {
-    int plain = !strchr("[{", word[strlen(before) + 1]),
+    const char *value = strchr(word, '=');
+    int plain = value && !strchr("[{", value[1]),
         stays = !strcmp(before, "precision") && strcmp(later, "precision.compute") != 0;
     return is_below(before, later) || (is_below(later, before) && plain && !stays);
 }
@@ -162,8 +163,12 @@ int32_t hd__job_overrides_check(const char *const *words, size_t n, struct hd_er
             if (words[k][strlen(before)] && is_replaced(words[k], before, name))
                 rc = hd_fail(err, HD_E_INVALID,
                              ORIGIN ": '%.100s' has no effect, because '%.100s' behind it replaces "
-                                    "all of %s: leave it out, or write it behind",
-                             words[k], words[i], strlen(name) < strlen(before) ? name : before);
+                                    "all of %s: leave %s",
+                             words[k], words[i], strlen(name) < strlen(before) ? name : before,
+                             !is_replaced(words[i], name, before) ? "it out, or write it behind"
+                             : strchr(before, '.')                ? "one of them out"
+                                                                  : "it out, or write the key that it meant, as in "
+                                                                    "optimizer.use=adamw");
             else if (strcmp(name, before) != 0 && !strcmp(own_name(&arena, name), own_name(&arena, before)))
                 rc = hd_fail(err, HD_E_INVALID, ORIGIN ": '%.100s' and '%.100s' are one key, %s: leave one of them out",
                              words[k], words[i], own_name(&arena, name));

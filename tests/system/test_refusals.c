@@ -66,7 +66,7 @@ START_TEST(words_of_others)
         {"check llama.yaml optimizer.lr=1e-4 optimizer={\"use\":\"adamw\"}", "'optimizer.lr=1e-4' has no effect",
          "replaces all of optimizer: leave it out"},
         {"check llama.yaml data.val=short.txt data.val.a=more.txt", "'data.val=short.txt' has no effect, because",
-         "'data.val.a=more.txt' behind it replaces all of data.val: leave it out"},
+         "'data.val.a=more.txt' behind it replaces all of data.val: leave one of them out"},
         {"check llama.yaml launch.ranks=4 launch.nodes=2 mesh.dp=4",
          "mesh: 8 ranks (launch.ranks 4 on each of 2 machines) are not pp 1 x dp 4", "launch.ranks=2; or mesh.dp=auto"},
         {"check llama.yaml mesh.tensor_parallel=2 mesh.tp=1", "command line: 'mesh.tensor_parallel=2' and 'mesh.tp=1'",
