@@ -38,10 +38,12 @@ static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, s
     int why = errno;
     close(fd);
     if (map == MAP_FAILED && why == ENOMEM)
-        return hd_fail(err, HD_E_NOMEM,
-                       "%s: cannot be mapped: this process has as many mappings as vm.max_map_count allows, or as much "
-                       "address space as ulimit -v: raise it, or make fewer files, by `heddle data merge`",
-                       path);
+        return hd_fail(
+            err, HD_E_NOMEM,
+            "%s: cannot be mapped: this process has as many mappings as vm.max_map_count allows, or as much "
+            "address space as ulimit -v: raise it, or have fewer, larger files (`heddle data merge` of those of "
+            "`heddle data tokenize`)",
+            path);
     if (map == MAP_FAILED)
         return hd_fail(err, HD_E_IO, "%s: cannot be mapped: %s", path, strerror(why));
     if (!map)

@@ -606,7 +606,8 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
     } else if (env->local_rank == 1) {
         rc = prepare(&c, err);
         if (!rc && c.missing)
-            hd__log(HD_LOG_INFO, NULL, "waiting for the first rank of this machine, which tokenizes %s",
+            hd__log(HD_LOG_INFO, NULL,
+                    "waiting for the first rank of this machine, which makes the tokens of %s or finds them",
                     job->train.at[0].path);
     }
     if (!rc)

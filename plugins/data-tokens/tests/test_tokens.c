@@ -163,7 +163,7 @@ START_TEST(refusals)
     ck_assert(!truncate(sparse, (off_t)1 << 38) && !getrlimit(RLIMIT_AS, &before));
     few = (struct rlimit){.rlim_cur = (rlim_t)1 << 36, .rlim_max = before.rlim_max};
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &few), 0);
-    ck_refused(open_file(sparse, 0, 0, &f), HD_E_NOMEM, "raise it, or make fewer files");
+    ck_refused(open_file(sparse, 0, 0, &f), HD_E_NOMEM, "raise it, or have fewer, larger files");
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
 #endif
     scratch_finish(&s);
