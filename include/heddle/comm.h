@@ -149,15 +149,14 @@ static inline double hd_excuse(double since, double looked, double planned, doub
 /* Of waits that look at the clock some hundred times a second. */
 #define HD_LOOK_SECONDS 1.0
 
-/* The end of such a wait; `looked`: when it began, or 0 for the first look, where reading the clock would cost most. */
+/* The end of such a wait; `looked`: when it began. */
 struct hd_deadline {
     double at, looked;
 };
 
 static inline int hd_deadline_passed(struct hd_deadline *deadline, double now)
 {
-    if (deadline->looked > 0)
-        deadline->at += hd_slept(deadline->looked, HD_LOOK_SECONDS, now);
+    deadline->at += hd_slept(deadline->looked, HD_LOOK_SECONDS, now);
     deadline->looked = now;
     return now > deadline->at;
 }

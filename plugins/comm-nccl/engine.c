@@ -295,7 +295,7 @@ static int32_t give_up(struct hd_comm *c, struct nc_op *op)
 
 int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct hd_deadline end = {.at = deadline};
+    struct hd_deadline end = {.at = deadline, .looked = nc_now()};
     struct nc_op *op;
     int32_t rc;
     nc_lock(c);
