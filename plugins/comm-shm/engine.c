@@ -2,6 +2,7 @@
  *
  * A failure belongs to a group: its first error is kept, everything pending there completes with it, and later calls
  * return it. */
+#include "../common/coarse_clock.h"
 #include "internal.h"
 
 #define HEALTH_SECONDS 0.005
@@ -273,7 +274,7 @@ int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct
 int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
 {
     struct shm_op *op = rq_find(&comm->ops, request, "shm", err);
-    struct hd_deadline end = {.at = deadline};
+    struct hd_deadline end = {.at = deadline, .looked = coarse_now()};
     if (!op)
         return HD_E_INVALID;
     comm->idle = 0;
@@ -285,7 +286,6 @@ int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, stru
         if (comm->idle_since == 0 || (comm->idle & 7) != 0)
             continue;
         double now = shm_now();
-        end.looked = SHM_MAX(end.looked, comm->idle_since); /* as good as when it began */
         if (hd_deadline_passed(&end, now)) {
             double since = op->since != 0 ? op->since : now;
             fail_late(op->kind == SHM_COLLECTIVE ? op->group->head : op, now - since);
