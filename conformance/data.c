@@ -180,7 +180,8 @@ START_TEST(labels_belong_to_their_tokens)
 }
 END_TEST
 
-/* Where the source tells: all tokens of a document have one end, which only a limit before it cuts short. */
+/* Each token of a document has the same end, unless the limit that was asked for comes before it. A source need not
+ * have document_end. */
 START_TEST(documents_have_one_end)
 {
     struct hd_data_info info;

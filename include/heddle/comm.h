@@ -146,8 +146,15 @@ static inline double hd_excuse(double since, double looked, double planned, doub
     return since < now ? since : now;
 }
 
-/* Of waits that look at the clock some hundred times a second. */
+/* `planned` of a wait that looks at the clock some hundred times a second. */
 #define HD_LOOK_SECONDS 1.0
+
+/* Has a wait that began at *since (0: it begins now) lasted longer than `timeout` seconds? */
+static inline int hd_wait_is_late(double *since, double looked, double timeout, double now)
+{
+    *since = *since != 0 ? hd_excuse(*since, looked, HD_LOOK_SECONDS, now) : now;
+    return now - *since > timeout;
+}
 
 /* The end of such a wait; `looked`: when it began. */
 struct hd_deadline {

@@ -176,8 +176,7 @@ void lf_health(struct hd_comm *c)
     c->checked = now;
     while (op) {
         struct lf_op *next = op->after;
-        op->since = op->since != 0 ? hd_excuse(op->since, looked, HD_LOOK_SECONDS, now) : now;
-        if (now - op->since > c->world.timeout)
+        if (hd_wait_is_late(&op->since, looked, c->world.timeout, now))
             late = op;
         if (is_lost(op, now)) {
             next = c->pending; /* a whole group ended: from the beginning */

@@ -138,8 +138,7 @@ static void fail_late(struct cm_op *op, double waited)
 
 static int is_late(struct cm_op *op, double looked, double now)
 {
-    op->since = op->since != 0 ? hd_excuse(op->since, looked, HD_LOOK_SECONDS, now) : now;
-    return now - op->since > op->group->comm->world.timeout;
+    return hd_wait_is_late(&op->since, looked, op->group->comm->world.timeout, now);
 }
 
 static void check_late(struct cm_group *g, double looked, double now)

@@ -202,8 +202,7 @@ static void check_group(struct shm_group *g, double looked, double now)
                     fail_gone(op, i);
             if (g->error.code != HD_OK)
                 return;
-            op->since = op->since != 0 ? hd_excuse(op->since, looked, HD_LOOK_SECONDS, now) : now;
-            if (now - op->since > g->comm->world.timeout)
+            if (hd_wait_is_late(&op->since, looked, g->comm->world.timeout, now))
                 fail_late(op, now - op->since);
             if (k == 0)
                 break; /* collectives behind the head wait for the head */

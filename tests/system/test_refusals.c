@@ -613,6 +613,20 @@ START_TEST(sections_mixed_up)
 }
 END_TEST
 
+START_TEST(paths_of_a_shell)
+{
+    static const struct row rows[] = {
+        {"train llama.yaml --dry-run metrics.jsonl=~/m.jsonl",
+         "command line: metrics.jsonl: '~/m.jsonl': ~ and variables are not", NULL},
+        {"train llama.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: '~/c': ~ and variables are", NULL},
+        {"train llama.yaml checkpoint.dir=a/$HOME/c", "checkpoint.dir: 'a/$HOME/c': ", "write the whole path"},
+        {"train llama.yaml checkpoint.dir=c-${N}", "checkpoint.dir: 'c-${N}': ", "write the whole path"},
+        {"train llama.yaml data.train=$HOME/t.bin", "data.train: $HOME/t.bin: No such file", "$ are not expanded"},
+        {NULL, NULL, NULL}};
+    expect_rows(rows);
+}
+END_TEST
+
 /* --dry-run looks at what a run would read first and write; it writes nothing. */
 START_TEST(dry_runs)
 {
@@ -652,11 +666,6 @@ START_TEST(dry_runs)
          NULL},
         {DRY "metrics.blocks=blocks.json", "command line: metrics.blocks: blocks.json: CSV is written there",
          "ends in .csv: call it so"},
-        {DRY "metrics.jsonl=~/m.jsonl", "command line: metrics.jsonl: '~/m.jsonl': ~ and variables are not", NULL},
-        {"train folder.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: '~/c': ~ and variables are", NULL},
-        {"train folder.yaml checkpoint.dir=a/$HOME/c", "checkpoint.dir: 'a/$HOME/c': ", "write the whole path"},
-        {"train folder.yaml checkpoint.dir=c-${N}", "checkpoint.dir: 'c-${N}': ", "write the whole path"},
-        {"train llama.yaml data.train=$HOME/t.bin", "data.train: $HOME/t.bin: No such file", "$ are not expanded"},
         {DRY "checkpoint.dir=/proc/ck", "command line: checkpoint.dir: /proc/ck: ", NULL},
         {DRY "metrics.jsonl=/proc/m.jsonl", "command line: metrics.jsonl: /proc/m.jsonl: ", NULL},
         {DRY "metrics.jsonl=folder.yaml",
@@ -1024,6 +1033,7 @@ int main(void)
                                         {"keys", keys, 1},
                                         {"meshes", meshes, 1},
                                         {"data files", data_files, 1},
+                                        {"paths of a shell", paths_of_a_shell, 1},
                                         {"dry runs", dry_runs, 1},
                                         {"dry runs of what opens", dry_runs_of_what_opens, 1},
                                         {"weights without a place", weights_without_a_place, 1},

@@ -750,7 +750,7 @@ struct beats {
     int lock, n, fails;
 };
 
-/* Of another process, which has the lock and hashes: three times it gets on. */
+/* The beat of a process that holds the lock and hashes: it makes progress three times. */
 static int32_t beat_of_waiting(void *user, struct hd_error *why)
 {
     struct beats *b = user;
