@@ -220,6 +220,13 @@ static int make_stream(const struct nc_api *api, void **stream)
     return result ? result : api->cuStreamCreateWithPriority(stream, NC_CU_NON_BLOCKING, greatest);
 }
 
+/* Ending a communicator is collective among the ranks of a machine: a group's end in one order on all members, whatever
+ * the order in which each of them first used them. */
+static int comes_before(const struct nc_queue *a, const struct nc_queue *b)
+{
+    return a->from != b->from ? a->from < b->from : a->to != b->to ? a->to < b->to : a->tag < b->tag;
+}
+
 struct nc_queue *nc_queue_new(struct nc_group *g, int32_t from, int32_t to, uint32_t tag, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
@@ -251,8 +258,9 @@ struct nc_queue *nc_queue_new(struct nc_group *g, int32_t from, int32_t to, uint
         nc_queue_free(q);
         return NULL;
     }
-    while (*at)
+    while (*at && comes_before(*at, q))
         at = &(*at)->next;
+    q->next = *at;
     *at = q;
     return q;
 }

@@ -93,7 +93,7 @@ struct nc_queue {
 struct nc_group {
     struct hd_comm *comm;
     struct nc_group *next;
-    struct nc_queue *queues; /* the first is that of collectives */
+    struct nc_queue *queues; /* by sender, receiver and stream; the first is that of collectives */
     int32_t n, me;
     int32_t *ranks;
     uint64_t id; /* the same on all members, another for each group */

@@ -8,7 +8,8 @@
  *   sums.c        reductions, in the order of ranks, rounded at each step as NCCL's may be
  *
  * What is captured is kept until its graph is destroyed, and runs as often as that is launched. A communicator waits
- * for its graphs when it is finalized, as NCCL's does: whoever destroys it first waits for ever.
+ * for its graphs when it is finalized, as NCCL's does: whoever destroys it first waits for ever. Then it waits for the
+ * other members, since ncclCommFinalize and ncclCommDestroy are collective among the ranks of a machine.
  *
  * FAKE_NCCL_FAULT="CALL WHAT RESULT", of this process's CALL-th operation, counted from 1: `fail` it returns RESULT;
  * `async` the communicator reports RESULT and the operation never ends; `hang` it never ends; `late` it is never
@@ -34,7 +35,7 @@ struct mailbox {
 
 /* What the members of a communicator share. */
 struct shared {
-    _Atomic uint32_t joined;
+    _Atomic uint32_t joined, left;       /* left: finalized, or aborted */
     _Atomic uint64_t steps[MOST_RANKS];  /* of collectives: how many each has made */
     _Atomic uint64_t splits[MOST_RANKS]; /* the same of splits */
     int32_t keys[MOST_RANKS];
@@ -46,8 +47,8 @@ struct shared {
 struct ncclComm {
     struct shared *shared;
     int n, rank, blocking;
-    _Atomic int aborted, result, users, pending, launching,
-        captured; /* result: the asynchronous one; captured: calls in graphs */
+    _Atomic int aborted, result, users, pending, launching, captured,
+        left; /* result: the asynchronous one; captured: calls in graphs */
 };
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECV };

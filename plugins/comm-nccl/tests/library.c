@@ -231,10 +231,19 @@ PUBLIC int ncclCommGetAsyncError(nc_comm c, int *result)
     return NC_SUCCESS;
 }
 
+static void leave(nc_comm c)
+{
+    if (c->shared && !c->left++)
+        c->shared->left++;
+}
+
 static void *finalize(void *arg)
 {
     nc_comm c = arg;
     for (unsigned idle = 0; (c->pending || c->captured) && !c->aborted; idle++)
+        relax(idle);
+    leave(c);
+    for (unsigned idle = 0; c->shared->left < (uint32_t)c->n && !c->aborted; idle++)
         relax(idle);
     c->result = NC_SUCCESS;
     comm_drop(c);
@@ -268,6 +277,7 @@ PUBLIC int ncclCommAbort(nc_comm c)
     c->aborted = 1;
     for (unsigned idle = 0; c->launching; idle++) /* nothing is enqueued any more afterwards */
         relax(idle);
+    leave(c);
     comm_drop(c);
     return NC_SUCCESS;
 }

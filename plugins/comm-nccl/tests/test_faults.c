@@ -87,6 +87,32 @@ static int apart(struct rank *rank)
     return 0;
 }
 
+/* Each rank first hears of the one before it, then tells the one behind it: no member's order of use is another's. */
+static int ring(struct rank *rank)
+{
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t n = rank->size, before = (rank->rank + n - 1) % n, behind = (rank->rank + 1) % n, rc;
+    hd_request in, out;
+    uint8_t *data = rank_memory(rank, 128);
+    if (world_group(rank, "world", &group))
+        return 1;
+    rc = rank->ops->recv(group, before, 0, data, 64, &in, &err);
+    rc = rc ? rc : rank->ops->send(group, behind, 0, data + 64, 64, &out, &err);
+    rc = rc ? rc : finish(rank, in, &err);
+    rc = rc ? rc : finish(rank, out, &err);
+    EXPECT(rc == HD_OK, "%s", err.message);
+    rank->ops->group_free(group);
+    return 0;
+}
+
+START_TEST(a_ring_of_messages_ends)
+{
+    struct ranks_options o = {.size = 3, .timeout = 1000};
+    ck_assert_int_eq(run_ranks(&o, ring, NULL), 0);
+}
+END_TEST
+
 /* The job's word counts before the environment's, and what it leaves out stays. */
 static int environment(struct rank *rank)
 {
@@ -150,6 +176,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_peer_that_nccl_lost);
     tcase_add_test(tc, an_operation_without_end);
     tcase_add_test(tc, an_operation_never_enqueued);
+    tcase_add_test(tc, a_ring_of_messages_ends);
     tcase_add_test(tc, settings_reach_nccl);
     return suite_run_case("faults", tc);
 }
