@@ -107,13 +107,6 @@ int nc_call(struct nc_op *op)
     }
 }
 
-/* All members' parts, of the larger buffer. */
-static uint64_t extent(const struct hd_comm_call *call, int32_t n)
-{
-    int parts = call->coll >= HD_COLL_ALL_GATHER && call->coll <= HD_COLL_ALL_TO_ALL;
-    return call->count * hd_dtype_size(call->dtype) * (uint64_t)(parts ? n : 1);
-}
-
 int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                       struct hd_error *err)
 {
@@ -130,7 +123,6 @@ int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
         op->empty = call->coll != HD_COLL_BARRIER && !call->count;
         op->from = call->send;
         op->to = call->recv;
-        op->bytes = call->coll == HD_COLL_BARRIER ? 0 : extent(call, g->n);
         rc = nc_post(op, request, err);
     } else if (!rc) {
         rc = HD_E_NOMEM;

@@ -137,8 +137,8 @@ static int32_t launch(struct nc_queue *q, struct hd_error *err)
     }
     int32_t rc = nc_cu_check(&c->api, c->api.cuStreamWaitEvent(q->stream, op->begin, 0), "ordering a stream", err);
     if (!rc && c->settings.registered) {
-        nc_queue_register(q, op->from, op->bytes);
-        nc_queue_register(q, op->to, op->bytes);
+        nc_queue_register(q, op->from);
+        nc_queue_register(q, op->to);
     }
     q->launched = op; /* so that a failure finds it */
     if (rc)
@@ -267,16 +267,16 @@ struct nc_queue *nc_queue_new(struct nc_group *g, int32_t from, int32_t to, uint
 
 /* ---- memory */
 
-void nc_queue_register(struct nc_queue *q, const void *at, uint64_t bytes)
+void nc_queue_register(struct nc_queue *q, const void *at)
 {
     struct hd_comm *c = q->group->comm;
     uint64_t base = 0, address = (uintptr_t)at;
     size_t size = 0;
     int status = 0;
-    if (!at || !bytes || !c->api.CommRegister || !c->api.CommDeregister)
+    if (!at || !c->api.CommRegister || !c->api.CommDeregister)
         return;
     for (uint32_t i = 0; i < q->n_buffers; i++)
-        if (address >= q->buffer[i].base && address + bytes <= q->buffer[i].base + q->buffer[i].bytes)
+        if (address >= q->buffer[i].base && address < q->buffer[i].base + q->buffer[i].bytes)
             return;
     if (c->api.cuStreamIsCapturing(c->world.stream, &status) || status ||
         c->api.cuMemGetAddressRange_v2(&base, &size, address))

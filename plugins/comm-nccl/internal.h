@@ -53,8 +53,8 @@ struct nc_op {
     uint32_t stream;
     const void *from;
     void *to;
-    uint64_t bytes;
-    double since; /* when it was posted */
+    uint64_t bytes; /* of a message */
+    double since;   /* when it was posted */
     struct hd_comm_call call;
 };
 
@@ -167,8 +167,8 @@ int32_t nc_queue_connect(struct nc_queue *queue, struct hd_error *err);
 /* Ends communicators of `group`, or of all: in order, waiting for what runs, or at once. The lanes stay, NC_OVER. */
 void nc_queues_end(struct hd_comm *comm, struct nc_group *group, int in_order);
 void nc_queue_free(struct nc_queue *queue);
-/* Registers the memory around `at` with the communicator. */
-void nc_queue_register(struct nc_queue *queue, const void *at, uint64_t bytes);
+/* Registers the allocation around `at` with the communicator, once; NULL: nothing. */
+void nc_queue_register(struct nc_queue *queue, const void *at);
 
 /* group.c */
 int32_t nc_group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,

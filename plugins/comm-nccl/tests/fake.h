@@ -26,6 +26,7 @@
 #define MOST_RANKS 16
 #define SLOT (256 << 10) /* bytes of a step of a collective */
 #define MAIL (64 << 10)  /* of a message */
+#define MOST_BUFFERS 64
 
 struct mailbox {
     _Atomic uint32_t full;
@@ -44,8 +45,14 @@ struct shared {
     struct mailbox mail[MOST_RANKS][MOST_RANKS]; /* from, to */
 };
 
+struct registration {
+    const void *buffer;
+    size_t bytes; /* 0: free */
+};
+
 struct ncclComm {
     struct shared *shared;
+    struct registration registered[MOST_BUFFERS]; /* a communicator that is aborted gives them up */
     int n, rank, blocking;
     _Atomic int aborted, result, users, pending, launching, captured,
         left; /* result: the asynchronous one; captured: calls in graphs */

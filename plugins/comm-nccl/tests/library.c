@@ -285,17 +285,23 @@ PUBLIC int ncclCommAbort(nc_comm c)
 #if FAKE_VERSION >= 21900
 PUBLIC int ncclCommRegister(nc_comm c, void *buffer, size_t bytes, void **handle)
 {
-    static char registered; /* a communicator that is aborted gives up its registrations */
     int result = usable(c);
+    struct registration *r = c->registered;
     if (!result && (!buffer || !bytes))
         result = fail(NC_ARGUMENT, "ncclCommRegister");
-    *handle = &registered;
+    while (r < c->registered + MOST_BUFFERS && r->bytes && (r->buffer != buffer || r->bytes != bytes))
+        r++;
+    if (!result && (r == c->registered + MOST_BUFFERS || r->bytes)) /* NCCL would count it once more */
+        result = c->result = fail(NC_USAGE, "ncclCommRegister: a buffer that is registered, or too many");
+    if (!result)
+        *r = (struct registration){buffer, bytes};
+    *handle = r;
     return result;
 }
 
 PUBLIC int ncclCommDeregister(nc_comm c, void *handle)
 {
-    (void)handle;
+    (void)handle; /* at the end, all of them */
     return usable(c);
 }
 #endif

@@ -106,6 +106,37 @@ static int ring(struct rank *rank)
     return 0;
 }
 
+/* What a member sends lies at the end of an allocation, which is registered once. */
+static int at_the_end(struct rank *rank)
+{
+    enum { COUNT = 16 };
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    float *send = rank_memory(rank, COUNT * sizeof *send), *recv = rank_memory(rank, 2 * COUNT * sizeof *recv);
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = HD_COLL_ALL_GATHER,
+                                .dtype = HD_F32,
+                                .send = send,
+                                .recv = recv,
+                                .count = COUNT};
+    if (world_group(rank, "world", &group))
+        return 1;
+    for (int n = 0; n < 3; n++) {
+        hd_request request;
+        int32_t rc = rank->ops->collective(group, &call, &request, &err);
+        rc = rc ? rc : finish(rank, request, &err);
+        EXPECT(rc == HD_OK, "operation %d: %s", n, err.message);
+    }
+    return 0;
+}
+
+START_TEST(memory_is_registered_once)
+{
+    struct ranks_options o = {.size = 2};
+    ck_assert_int_eq(run_ranks(&o, at_the_end, NULL), 0);
+}
+END_TEST
+
 START_TEST(a_ring_of_messages_ends)
 {
     struct ranks_options o = {.size = 3, .timeout = 1000};
@@ -176,6 +207,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_peer_that_nccl_lost);
     tcase_add_test(tc, an_operation_without_end);
     tcase_add_test(tc, an_operation_never_enqueued);
+    tcase_add_test(tc, memory_is_registered_once);
     tcase_add_test(tc, a_ring_of_messages_ends);
     tcase_add_test(tc, settings_reach_nccl);
     return suite_run_case("faults", tc);
