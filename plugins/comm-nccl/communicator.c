@@ -327,7 +327,7 @@ static int finalize(struct hd_comm *c, nc_comm comm)
 static void end_queue(struct hd_comm *c, struct nc_queue *q, int in_order)
 {
     nc_comm comm = atomic_exchange(&q->comm, NULL);
-    q->armed = q->unmarked = 0;
+    q->armed = q->unmarked = q->captured = 0;
     if (q->state == NC_OVER || q->state == NC_SELF)
         return;
     q->state = NC_OVER;

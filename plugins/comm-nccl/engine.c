@@ -110,12 +110,15 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
 }
 
 /* The watch: one operation of a lane at a time, then the last of those that came since. What is being captured runs
- * later, and more than once. */
+ * later, and more than once: nothing marks its end. */
 static int32_t watch(struct nc_queue *q, struct hd_error *err)
 {
     const struct hd_comm *c = q->group->comm;
     int status = 0;
-    if (q->armed || !q->unmarked || c->api.cuStreamIsCapturing(q->stream, &status) || status)
+    if (q->armed || !q->unmarked || c->api.cuStreamIsCapturing(q->stream, &status))
+        return HD_OK;
+    q->captured |= status != 0;
+    if (status)
         return HD_OK;
     q->armed = 1;
     q->unmarked = 0;
@@ -170,22 +173,23 @@ static int32_t check_running(struct nc_queue *q, double now, struct hd_error *er
     const struct hd_comm *c = q->group->comm;
     int state = NC_SUCCESS, result;
     char text[160];
-    if (!q->armed)
-        return watch(q, err);
-    result = reached(c, q->mark);
-    if (result == 0) {
+    int32_t rc;
+    if (q->armed && (result = reached(c, q->mark)) != NC_CU_NOT_READY) {
+        if (result)
+            return nc_cu_check(&c->api, result, nc_op_text(&q->marked, text), err);
         q->armed = 0;
-        return watch(q, err);
     }
-    nc_op_text(&q->marked, text);
-    if (result != NC_CU_NOT_READY)
-        return nc_cu_check(&c->api, result, text, err);
+    if (!q->armed && (rc = watch(q, err)))
+        return rc;
+    if (!q->armed && !q->captured)
+        return HD_OK;
+    nc_op_text(q->armed ? &q->marked : &q->last, text);
     if (q->comm && !q->launched) {
         result = c->api.CommGetAsyncError(q->comm, &state);
         if (result || (state && state != NC_IN_PROGRESS))
             return nc_check(&c->api, q->comm, result ? result : state, text, err);
     }
-    return now - q->since > c->world.timeout ? late(q, text, now - q->since, err) : HD_OK;
+    return q->armed && now - q->since > c->world.timeout ? late(q, text, now - q->since, err) : HD_OK;
 }
 
 static void excuse(struct nc_op *op, double looked, double now)

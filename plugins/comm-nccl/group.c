@@ -123,7 +123,8 @@ void nc_group_fail(struct nc_group *g, const struct hd_error *err)
         if (q->launched)
             nc_op_finish(q->launched, err->code);
         q->launched = NULL;
-        if ((q->armed || q->unmarked) && g->comm->failure.code == HD_OK) /* something was done that now is not */
+        if ((q->armed || q->unmarked || q->captured) &&
+            g->comm->failure.code == HD_OK) /* something was done that now is not */
             g->comm->failure = g->error;
     }
     nc_queues_end(g->comm, g, 0);

@@ -1,7 +1,8 @@
 /* A libcuda.so.1 without a GPU, as far as comm-nccl, its tests and the NCCL beside it need one: device memory is
  * host memory, a stream is a queue with a thread of its own, an event counts how often it was recorded and how often
  * that was reached. It runs in the process that calls cuInit; a child of that one cannot start it again.
- * FAKE_CUDA_DEVICES=0: there is no GPU. */
+ * FAKE_CUDA_DEVICES=0: there is no GPU. fake_capture(1): all streams are captured; fake_capture(0): the calls among what
+ * was captured run, on a stream of the graph. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ DECLARE(cuLaunchHostFunc, (void *stream, void (*call)(void *), void *data))
 DECLARE(cuDevicePrimaryCtxRetain, (void **context, int device))
 DECLARE(cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags))
 DECLARE(cuMemFreeHost, (void *memory))
+DECLARE(fake_capture, (int on))
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_STARTED = 3, NO_DEVICE = 100, NOT_READY = 600 };
 enum { WAIT, RECORD, CALL, COPY };
@@ -54,6 +56,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct range *ranges;
 static _Thread_local void *current;
+static struct item *captured, **captured_tail;
+static int capturing;
 static pid_t owner; /* the process that called cuInit; 0: none has */
 
 /* ---- streams */
@@ -118,6 +122,11 @@ static int enqueue(struct stream *s, struct item item)
     if (!i)
         return NO_MEMORY;
     pthread_mutex_lock(&lock);
+    if (capturing && item.kind != CALL) {
+        free(i);
+        pthread_mutex_unlock(&lock);
+        return OK;
+    }
     if (item.kind == RECORD)
         item.number = ++item.event->recorded;
     if (item.kind == WAIT)
@@ -126,8 +135,8 @@ static int enqueue(struct stream *s, struct item item)
         item.event->users++;
     *i = item;
     i->next = NULL;
-    *s->tail = i;
-    s->tail = &i->next;
+    *(capturing ? captured_tail : s->tail) = i;
+    *(capturing ? &captured_tail : &s->tail) = &i->next;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     return OK;
@@ -202,7 +211,28 @@ PUBLIC int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream)
 PUBLIC int cuStreamIsCapturing(void *stream, int *status)
 {
     (void)stream;
-    *status = 0;
+    pthread_mutex_lock(&lock);
+    *status = capturing;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+PUBLIC int fake_capture(int on)
+{
+    void *graph = NULL;
+    int result = on ? OK : cuStreamCreate(&graph, 0);
+    if (result)
+        return result;
+    pthread_mutex_lock(&lock);
+    capturing = on;
+    if (on) {
+        captured = NULL;
+        captured_tail = &captured;
+    } else {
+        ((struct stream *)graph)->head = captured;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
     return OK;
 }
 

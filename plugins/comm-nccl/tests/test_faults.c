@@ -1,6 +1,8 @@
 /* What comm-nccl makes of an NCCL that fails: at once, later on the stream, or never; over the fakes beside this file.
  *     test_faults nccl FOLDER stream:DRIVER set:driver=DRIVER set:library=LIBRARY */
 #include <check.h>
+#include <dlfcn.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "conformance/comm/jobs.h"
@@ -106,6 +108,46 @@ static int ring(struct rank *rank)
     return 0;
 }
 
+/* What runs as a graph fails while nothing else is under way: `progress` says so. */
+static int in_a_graph(struct rank *rank)
+{
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    void *driver = dlopen(transport_driver, RTLD_NOW | RTLD_NOLOAD),
+         *found = driver ? dlsym(driver, "fake_capture") : NULL;
+    int (*capture)(int on);
+    float *data = rank_memory(rank, 64);
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = HD_COLL_ALL_REDUCE,
+                                .dtype = HD_F32,
+                                .redop = HD_SUM,
+                                .send = data,
+                                .recv = data,
+                                .count = 16,
+                                .tag = 7};
+    hd_request request;
+    int32_t rc;
+    memcpy(&capture, &found, sizeof capture);
+    if (rank->rank == 0)
+        setenv("FAKE_NCCL_FAULT", fault, 1);
+    if (!found || world_group(rank, "world", &group) || run(rank, group, 100, &err))
+        return 1;
+    capture(1);
+    rc = rank->ops->collective(group, &call, &request, &err);
+    rc = rc ? rc : rank->ops->wait(rank->comm, request, hd__now() + 20, &err);
+    capture(0);
+    EXPECT(rc == HD_OK, "%s", err.message);
+    while ((rc = rank->ops->progress(rank->comm, &err)) >= 0)
+        sched_yield();
+    if (rank->rank == 0) {
+        EXPECT(rc == HD_E_PEER && strstr(err.message, "all_reduce of 16 fp32 (tag 7)"), "code %d: %s", rc, err.message);
+        rank->ops->abort(rank->comm, err.message);
+    } else {
+        EXPECT(rc == HD_E_CANCELLED, "code %d: %s", rc, err.message);
+    }
+    return 0;
+}
+
 /* What a member sends lies at the end of an allocation, which is registered once. */
 static int at_the_end(struct rank *rank)
 {
@@ -186,6 +228,7 @@ FAULT_TEST(a_call_that_fails, "2 fail 1", 30, of_the_device)
 FAULT_TEST(one_group_of_two, "2 fail 2", 30, apart)
 FAULT_TEST(a_failure_on_the_stream, "2 async 1", 30, of_the_device)
 FAULT_TEST(a_peer_that_nccl_lost, "2 async 6", 30, of_a_peer)
+FAULT_TEST(a_failure_in_a_graph, "2 async 6", 30, in_a_graph)
 FAULT_TEST(an_operation_without_end, "2 hang", 1, never_ends)
 FAULT_TEST(an_operation_never_enqueued, "2 late", 1, never_ends)
 
@@ -205,6 +248,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, one_group_of_two);
     tcase_add_test(tc, a_failure_on_the_stream);
     tcase_add_test(tc, a_peer_that_nccl_lost);
+    tcase_add_test(tc, a_failure_in_a_graph);
     tcase_add_test(tc, an_operation_without_end);
     tcase_add_test(tc, an_operation_never_enqueued);
     tcase_add_test(tc, memory_is_registered_once);
