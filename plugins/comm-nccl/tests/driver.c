@@ -1,7 +1,7 @@
 /* A libcuda.so.1 without a GPU, as far as comm-nccl, its tests and the NCCL beside it need one: device memory is
  * host memory, a stream is a queue with a thread of its own, an event counts how often it was recorded and how often
  * that was reached. It runs in the process that calls cuInit; a child of that one cannot start it again.
- * FAKE_CUDA_DEVICES=0: there is no GPU. fake_capture(1): all streams are captured; fake_capture(0): the calls among what
+ * FAKE_CUDA_DEVICES=0: there is no GPU. fake_capture(1): all streams are captured; fake_capture(0): the calls of what
  * was captured run, on a stream of the graph. */
 #include <pthread.h>
 #include <stdint.h>
