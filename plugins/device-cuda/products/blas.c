@@ -190,17 +190,23 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct
     return rc;
 }
 
+/* Results whose state is no success have nothing valid but that. */
 static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *found, int *n)
 {
     cublasLtMatmulPreference_t preference;
+    int all = 0;
     cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&preference);
     if (rc != CUBLAS_STATUS_SUCCESS)
         return rc;
     rc = prefer(preference, &g->key, g->blas->workspace_bytes);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmulAlgoGetHeuristic(g->blas->handle, g->desc, g->a, g->b, g->d, g->d, preference, CANDIDATES,
-                                            found, n);
+                                            found, &all);
     cublasLtMatmulPreferenceDestroy(preference);
+    *n = 0;
+    for (int i = 0; i < all && rc == CUBLAS_STATUS_SUCCESS; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            found[(*n)++] = found[i];
     return rc == CUBLAS_STATUS_SUCCESS && !*n ? CUBLAS_STATUS_NOT_SUPPORTED : rc;
 }
 
@@ -268,7 +274,7 @@ static int fastest(struct hd_device *device, struct cu_gemm *g, const cublasLtMa
         for (int i = 0; i < n; i++) {
             struct hd_error err = HD_ERROR_INIT;
             g->algo = found[i].algo;
-            if (found[i].state == CUBLAS_STATUS_SUCCESS && !cu_time_kernel(device, &k, &ms, &err) && ms < least) {
+            if (!cu_time_kernel(device, &k, &ms, &err) && ms < least) {
                 least = ms;
                 best = i;
             }
@@ -296,6 +302,8 @@ static int32_t open_blas(struct hd_device *device, struct hd_error *err)
         rc = cu_zeros(device, b->workspace_bytes, &workspace, err);
     b->workspace = workspace;
     device->blas = b;
+    if (rc)
+        cu_blas_close(device);
     return rc;
 }
 

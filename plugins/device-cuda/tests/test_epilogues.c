@@ -177,6 +177,22 @@ START_TEST(what_is_slow_on_a_gpu_is_done_apart)
 }
 END_TEST
 
+/* Nothing is left of a cuBLASLt whose workspace could not be had. */
+START_TEST(every_product_wants_the_workspace)
+{
+    static const struct h_case c = {"product", HD_OP_EINSUM, "mk kn", "mn", "m=8 n=8 k=8", {0}};
+    struct h_device *fast = h_open_with(1, H_FAST, "workspace", INT64_C(1) << 60);
+    struct h_instr *i = h_make(&c, HD_BF16, 1);
+    for (int n = 0; n < 2; n++) {
+        struct hd_error err = HD_ERROR_INIT;
+        struct hd_kernel *k;
+        ck_assert_int_eq(h_prepare(fast, i, &k, &err), HD_E_NOMEM);
+    }
+    h_free(i);
+    h_close(fast);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("epilogues");
@@ -186,6 +202,7 @@ int main(void)
     tcase_add_test(t, an_epilogue_rounds_once);
     tcase_add_test(t, biases_are_not_mixed_up);
     tcase_add_test(t, tuning_times_both_forms);
+    tcase_add_test(t, every_product_wants_the_workspace);
     if (strstr(getenv("HEDDLE_TEST_DEVICE"), "emulated"))
         tcase_add_test(t, what_is_slow_on_a_gpu_is_done_apart);
     return suite_run_case("epilogues", t);

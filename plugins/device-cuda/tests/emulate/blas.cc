@@ -387,10 +387,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!shapes_fit(*desc, *a, *b, *d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    for (*n = 0; *n < most && *n < 3; ++*n) {
+    found[0] = {}; /* one that is none: its state says so */
+    found[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
+    for (*n = 1; *n < most && *n < 4; ++*n) {
         cublasLtMatmulHeuristicResult_t *x = &found[*n];
         *x = {};
-        x->workspaceSize = (size_t)*n * 4096;
+        x->workspaceSize = (size_t)(*n - 1) * 4096;
         if (x->workspaceSize > preference->workspace)
             break;
         x->algo.data[0] = MAGIC;
