@@ -17,6 +17,23 @@ static __global__ void reverse(float *y, const float *x, int barrier)
     y[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
+/* Sums over the block, one after another. Without the barrier a warp that is two shuffles of warps ahead of another
+ * writes what that has not read. */
+static __global__ void sums_in_a_row(float *y, const float *x, int barrier)
+{
+    CU_SHARED(float, partial, [4]);
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int i = 0; i < 4; i++) {
+        float v = cu_warp_sum(x[threadIdx.x + 128 * i]);
+        if (barrier)
+            __syncthreads();
+        if (lane == 0)
+            partial[warp] = v;
+        __syncthreads();
+        y[threadIdx.x + 128 * i] = cu_warp_sum(lane < 4 ? partial[lane] : 0.0f);
+    }
+}
+
 static __global__ void half_waits(void)
 {
     if (threadIdx.x < 16)
@@ -171,6 +188,36 @@ START_TEST(missing_barrier_shows)
         wrong += !reversed_right(0);
     }
     ck_assert_int_eq(wrong, 8);
+}
+END_TEST
+
+static int sums_are_right(int barrier)
+{
+    cudaStream_t s = a_stream();
+    std::vector<float> x = counted(512);
+    float *in = on_device(x, s), *out = on_device(x, s);
+    ck_assert_int_eq(CU_LAUNCH(sums_in_a_row, 1, 128, 0, s, out, in, barrier), cudaSuccess);
+    std::vector<float> y = to_host(out, 512, s);
+    int right = 1;
+    for (size_t i = 0; i < 4; i++) {
+        float want = 0; /* exact: multiples of 1/16 */
+        for (size_t j = 0; j < 128; j++)
+            want += x[128 * i + j];
+        for (size_t j = 0; j < 128; j++)
+            right &= y[128 * i + j] == want;
+    }
+    return right;
+}
+
+/* Whatever threads do between two barriers: warps are far apart then, too. */
+START_TEST(barrier_that_only_a_warp_far_ahead_misses_shows)
+{
+    int wrong = 0;
+    for (int i = 0; i < 16; i++) {
+        ck_assert(sums_are_right(1));
+        wrong += !sums_are_right(0);
+    }
+    ck_assert_int_gt(wrong, 4);
 }
 END_TEST
 
@@ -431,6 +478,7 @@ int main(void)
     TCase *tests = tcase_create("emulate");
     tcase_add_checked_fixture(tests, NULL, give_back);
     tcase_add_test(tests, missing_barrier_shows);
+    tcase_add_test(tests, barrier_that_only_a_warp_far_ahead_misses_shows);
     tcase_add_test_raise_signal(tests, shuffle_that_not_all_reach_ends_the_process, 6);
     tcase_add_test_raise_signal(tests, host_cannot_touch_device_memory, 11);
     tcase_add_test(tests, block_is_reduced);

@@ -128,20 +128,40 @@ void resume(lane *l)
 
 /* ---- who is next */
 
-/* In order, backwards, warps apart, or at random. */
-void draw_order(int *order)
+/* In order, backwards, warps apart, or at random. Returns how many lanes go on as long as any of them can before the
+ * next ones begin: a warp, or all of them, which then have a turn each and none is more than a shuffle ahead. */
+int draw_order(int *order)
 {
     uint32_t kind = emulate_random(4);
     for (int i = 0; i < n_lanes; i++)
         order[i] = kind == 1 ? n_lanes - 1 - i : i;
     if (kind < 2)
-        return;
+        return n_lanes;
     int unit = kind == 2 && n_lanes % 32 == 0 ? 32 : 1;
     for (int i = n_lanes / unit - 1; i > 0; i--) {
         int j = (int)emulate_random((uint32_t)i + 1);
         for (int k = 0; k < unit; k++)
             std::swap(order[i * unit + k], order[j * unit + k]);
     }
+    return unit == 1 ? n_lanes : unit;
+}
+
+/* A turn for each of these lanes that can go on; or turns until none can. Did any? */
+bool take_turns(const int *order, int n, bool to_the_end)
+{
+    bool ran = false, more = true;
+    while (more) {
+        more = false;
+        for (int i = 0; i < n; i++) {
+            lane *l = &lanes[order[i]];
+            if (l->at == RUNNABLE) {
+                resume(l);
+                ran = more = true;
+            }
+        }
+        more &= to_the_end;
+    }
+    return ran;
 }
 
 void open_barrier(void)
@@ -158,15 +178,10 @@ void run_threads(void)
 {
     static int order[MOST_THREADS];
     while (n_done < n_lanes) {
-        int ran = 0;
-        draw_order(order);
-        for (int i = 0; i < n_lanes; i++) {
-            lane *l = &lanes[order[i]];
-            if (l->at == RUNNABLE) {
-                resume(l);
-                ran = 1;
-            }
-        }
+        bool ran = false;
+        int unit = draw_order(order);
+        for (int i = 0; i < n_lanes; i += unit)
+            ran |= take_turns(order + i, unit, unit < n_lanes);
         if (n_waiting && n_waiting + n_done == n_lanes)
             open_barrier();
         else if (!ran)
