@@ -11,6 +11,7 @@ static const struct h_case cases[] = {
     {"groups", CACHED, "b=2 t=1 s=70 k=2 g=3 d=20 p=70", {.scale = 0.7}},
     {"several queries", CACHED, "b=2 t=3 s=300 k=3 g=2 d=16 p=300", {.scale = 0.7}},
     {"a window", CACHED, "b=3 t=2 s=300 k=2 g=1 d=40 p=300", {.scale = 0.7, .window = 30}},
+    {"heads of more elements than a block has threads", CACHED, "b=1 t=2 s=70 k=1 g=2 d=136 p=70", {.scale = 0.3}},
     {"a soft cap", CACHED, "b=2 t=2 s=60 k=1 g=2 d=32 p=60", {.scale = 0.7, .clip = 1.5}},
 };
 
