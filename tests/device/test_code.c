@@ -200,16 +200,26 @@ START_TEST(codes_that_do_not_fit_are_refused)
         uint32_t bits;
         int64_t block;
         int64_t more; /* bytes beyond what fits */
-    } bad[] = {{5, 64, 0}, {8, 60, 0}, {8, 0, 0}, {8, 64, 16}, {4, 64, -16}};
+        int64_t part; /* decoded: as many elements; their scales would lie anywhere, or on the last code */
+    } bad[] = {{5, 64, 0, 0},   {8, 60, 0, 0},  {8, 0, 0, 0},  {8, 64, 16, 0},
+               {4, 64, -16, 0}, {8, 64, 0, 21}, {4, 64, 0, 21}};
     struct h_device *d = h_open(1, H_FAST);
     static float g[64], e[64];
     static uint8_t code[1024];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        int64_t bytes =
-            bad[i].block && bad[i].bits != 5 ? hd_code_bytes(64, bad[i].block, bad[i].bits) + bad[i].more : 64;
-        struct hd_operand in = vector(g, HD_F32, 64), out[2] = {vector(code, HD_U8, bytes), vector(e, HD_F32, 64)};
+        int64_t bytes = bad[i].part                        ? hd_code_bytes(bad[i].part, bad[i].block, bad[i].bits)
+                        : bad[i].block && bad[i].bits != 5 ? hd_code_bytes(64, bad[i].block, bad[i].bits) + bad[i].more
+                                                           : 64;
+        struct hd_operand in = vector(g, HD_F32, 64), out[2] = {vector(code, HD_U8, bytes), vector(e, HD_F32, 64)},
+                          sum = vector(g, HD_F32, bad[i].part);
         struct hd_instr_desc desc = {
             .struct_size = sizeof desc, .op = HD_OP_ENCODE, .n_in = 1, .n_out = 2, .in = &in, .out = out};
+        if (bad[i].part) {
+            desc.op = HD_OP_DECODE;
+            desc.n_out = 1;
+            desc.in = out;
+            desc.out = &sum;
+        }
         struct hd_error err = HD_ERROR_INIT;
         struct hd_kernel *k;
         desc.attrs = (struct hd_attrs){

@@ -24,6 +24,8 @@ int32_t cpu_check_code(struct hd_kernel *k, struct hd_error *err)
     if ((a->index != 8 && a->index != 4) || a->window < 16 || a->window % 16 || !a->parts)
         return cpu_invalid(k, err, "codes have 8 or 4 bits, blocks of a multiple of 16 elements, and parts");
     c = cpu_code_of(k);
+    if (c.part % 16)
+        return cpu_invalid(k, err, "parts of %lld elements are summed, not of a multiple of 16", (long long)c.part);
     if ((code->dtype != HD_U8 && (code->dtype != HD_F64 || c.bits != 8)) || hd_operand_count(code) != c.parts * c.bytes)
         return cpu_invalid(k, err, "the codes are %lld bytes, not %lld parts of %lld",
                            (long long)hd_operand_count(code), (long long)c.parts, (long long)c.bytes);

@@ -157,10 +157,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS) decode_kern
             const uint8_t *code = code_at(a, part, at);
             C scale = (C)*scale_at(a, part, at / a.block);
             uint2 w = {0, 0};
-            if (at + LINE > a.part) /* the last of a part that is no whole line */
-                for (int64_t j = 0; j * 8 < (a.part - at) * a.bits; j++)
-                    *(j < 4 ? &w.x : &w.y) |= (uint32_t)code[j] << 8 * (j % 4);
-            else if (a.bits == 4)
+            if (a.bits == 4)
                 w.x = *(const uint32_t *)code;
             else
                 w = *(const uint2 *)code;
@@ -205,6 +202,9 @@ static int32_t fill(const struct hd_instr_desc *i, const struct hd_operand *code
     a->part = a->sums ? a->n : hd_code_part(a->n, a->parts);
     a->bytes = hd_code_bytes(a->part, a->block, (uint32_t)a->bits);
     a->blocks = (a->part + a->block - 1) / a->block;
+    if (a->part % 16)
+        return cu_refuse(err, HD_E_INVALID, i, "parts of %lld elements are summed, not of a multiple of 16",
+                         (long long)a->part);
     if (code->dtype != HD_U8 || hd_operand_count(code) != a->parts * a->bytes)
         return cu_refuse(err, HD_E_INVALID, i, "the codes are %lld bytes, not %lld parts of %lld",
                          (long long)hd_operand_count(code), (long long)a->parts, (long long)a->bytes);
