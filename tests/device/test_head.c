@@ -239,6 +239,36 @@ START_TEST(not_a_number_is_kept)
 }
 END_TEST
 
+/* Logits that overflow to -Inf have no share, even where they are all that a thread sees first. */
+START_TEST(an_infinite_logit_below_counts_for_nothing)
+{
+    static const struct {
+        uint32_t dtype;
+        double large; /* its square overflows */
+    } of[] = {{HD_F32, 1e38}, {HD_F16, 60000}};
+    static const struct h_case c = {"-inf",          HD_OP_XENT_HEAD,    "bsh vh i:bs",
+                                    "f:bs bsh f:vh", "b=1 s=3 h=8 v=40", {.scale = 1}};
+    for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++)
+        for (size_t n = 0; n < sizeof of / sizeof of[0]; n++) {
+            struct h_device *d = h_open(1, kernels);
+            struct h_instr *i = h_make(&c, of[n].dtype, 3);
+            for (int64_t e = 0; e < hd_operand_count(&i->in[0]); e++)
+                h_set(&i->in[0], e, e % 8 ? 0 : of[n].large);
+            for (int64_t e = 0; e < hd_operand_count(&i->in[1]); e++)
+                h_set(&i->in[1], e, e % 8 || e / 8 >= 24 ? 0 : -of[n].large); /* 24 of 40 entries */
+            for (int64_t row = 0; row < 3; row++)
+                h_set(&i->in[2], row, (double)(30 + row));
+            h_run(d, i);
+            for (int64_t row = 0; row < 3; row++)
+                ck_assert_double_eq_tol(h_get(&i->out[0], row), log(16), 1e-3);
+            for (int64_t e = 0; e < hd_operand_count(&i->out[1]); e++)
+                ck_assert(isfinite(h_get(&i->out[1], e)));
+            h_free(i);
+            h_close(d);
+        }
+}
+END_TEST
+
 START_TEST(operands_that_do_not_fit_are_refused)
 {
     static const struct {
@@ -279,6 +309,7 @@ int main(void)
         tcase_add_test(t, onednn_makes_the_products_too);
 #endif
     tcase_add_test(t, not_a_number_is_kept);
+    tcase_add_test(t, an_infinite_logit_below_counts_for_nothing);
     if (!h_has_memory()) /* what device cpu says */
         tcase_add_test(t, operands_that_do_not_fit_are_refused);
     return suite_run_case("device head", t);

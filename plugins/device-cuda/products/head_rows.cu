@@ -50,9 +50,10 @@ CU_DEVICE void see(online &o, const float (&z)[8], int n)
     for (int j = 0; j < 8; j++)
         most = j < n ? fmaxf(most, z[j]) : most;
     rise(o, most);
+    float shift = o.most == -INFINITY ? 0 : o.shift; /* -Inf alone so far: less itself it would be NaN */
 #pragma unroll
     for (int j = 0; j < 8; j++)
-        o.sum += j < n ? cu_exp2(z[j] * CU_LOG2E - o.shift) : 0.0f;
+        o.sum += j < n ? cu_exp2(z[j] * CU_LOG2E - shift) : 0.0f;
 }
 
 /* A copy of 8 logits, where there is to be one. */
