@@ -85,6 +85,30 @@ START_TEST(padding)
 }
 END_TEST
 
+/* Keys whose scores overflow to -Inf have no share, even where they are the first that a query meets. */
+START_TEST(infinite_scores_below_count_for_nothing)
+{
+    struct h_device *d = h_open(1, _i);
+    struct h_case c = {"-inf", CACHED, "b=1 t=1 s=12 k=1 g=1 d=4 p=12", {.scale = 0.5}};
+    struct h_instr *i = h_make(&c, HD_F32, 3);
+    for (int64_t e = 0; e < 4; e++) {
+        h_set(&i->in[0], e, e ? 0 : 1e30);
+        h_set(&i->in[1], e, 0);
+        h_set(&i->in[2], e, 11);
+    }
+    for (int64_t e = 0; e < 48; e++) {
+        h_set(&i->in[3], e, e % 4 || e >= 32 ? 0 : -1e30); /* of rows 0 to 7 */
+        h_set(&i->in[4], e, (double)(e / 4));
+    }
+    h_set(&i->in[5], 0, 11);
+    h_run(d, i);
+    for (int64_t e = 0; e < 4; e++)
+        ck_assert_double_eq_tol(h_get(&i->out[0], e), 9.5, 1e-5);
+    h_free(i);
+    h_close(d);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     struct h_device *d = h_open(1, H_REFERENCE);
@@ -114,6 +138,7 @@ int main(void)
     tcase_add_loop_test(t, near_its_reference, 0, (int)(sizeof cases / sizeof cases[0]));
     tcase_add_loop_test(t, steps_are_rows, H_FAST, H_REFERENCE + 1);
     tcase_add_loop_test(t, padding, H_FAST, H_REFERENCE + 1);
+    tcase_add_loop_test(t, infinite_scores_below_count_for_nothing, H_FAST, H_REFERENCE + 1);
     tcase_add_test(t, refusals);
     return suite_run_case("cached", t);
 }

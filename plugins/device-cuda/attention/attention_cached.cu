@@ -68,7 +68,7 @@ template <class C> CU_DEVICE void attend(const cached_args &a, int e0)
     C most = -INFINITY, total = 0, o[EACH] = {};
     for (int64_t j = first + warp; j <= last; j += WARPS) {
         C z = score<C>(a, (int64_t)blockIdx.x * a.d, base + j * step), now = cu_most(most, z);
-        C shrink = most == -INFINITY ? 0 : cu_exp(most - now), weight = cu_exp(z - now);
+        C shrink = most == -INFINITY ? 0 : cu_exp(most - now), weight = z == -INFINITY ? 0 : cu_exp(z - now);
         total = total * shrink + weight;
         most = now;
         for (int c = 0; c < EACH; c++) {
