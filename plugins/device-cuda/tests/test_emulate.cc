@@ -75,7 +75,7 @@ template <class T> static __global__ void product(float *c, const T *a, const T 
 }
 
 /* What a kernel of warpgroups may do wrong. */
-enum wgmma_mistake { NONE, NOT_BEGUN, NOT_FENCED, SUMS_TOUCHED, NOT_WAITED };
+enum wgmma_mistake { NONE, NOT_BEGUN, NOT_FENCED, FENCED_LATE, SUMS_TOUCHED, NOT_WAITED };
 
 /* c = a b', 64 x 128 by rows of 128 elements, then d = (what of c is rounded) b, 64 x 128: both ways of naming an
  * operand, panels beside panels. */
@@ -90,9 +90,11 @@ template <class T> static __global__ void group_products(float *c, float *d, con
     cu_fetch_panels<128, 128, 128>(right, (const char *)b, 256, 120, 15); /* the last rows and columns are zeros */
     cu_copy_commit();
     cu_copy_wait<0>();
-    if (mistake != NOT_FENCED)
+    if (mistake != NOT_FENCED && mistake != FENCED_LATE)
         cu_fence_async();
     __syncthreads();
+    if (mistake == FENCED_LATE) /* the copies of a thread that has not come so far */
+        cu_fence_async();
     if (mistake != NOT_BEGUN)
         cu_wgmma_begin();
     cu_wgmma_rows<T, 128, 64, 128>(sums, left, right);

@@ -29,14 +29,21 @@ struct queue {
     std::vector<product> products;
     int group, product_group; /* that are being filled */
     int begun;                /* a product may be */
-    int unfenced;             /* copies were waited for since the last fence */
+    bool unfenced;            /* copies were waited for since the last fence */
 };
 
 queue queues[1024];
+int unfenced; /* threads whose copies no fence followed */
 
 queue &mine(void)
 {
     return queues[emulate_thread()];
+}
+
+void mark(queue &q, bool is_unfenced)
+{
+    unfenced += is_unfenced - q.unfenced;
+    q.unfenced = is_unfenced;
 }
 
 /* What a lane gives the others: a register has two elements. */
@@ -209,14 +216,14 @@ void emulate_copy_wait(int groups)
         }
         if (!c.done)
             copy_now(c);
-        q.unfenced = 1;
+        mark(q, true);
     }
     q.copies.resize(left);
 }
 
 void emulate_fence_async(void)
 {
-    mine().unfenced = 0;
+    mark(mine(), false);
 }
 
 void emulate_wgmma_begin(void)
@@ -231,7 +238,7 @@ void emulate_wgmma(const emulate_group_product &o)
     product p = {o, {}, {}, q.product_group};
     if (!q.begun)
         broken("a product of a warpgroup without a fence for its registers");
-    if (q.unfenced)
+    if (unfenced) /* of any thread: a product reads what all have copied */
         broken("a product of a warpgroup behind copies that no fence followed");
     registers given = {};
     for (int i = 0; i < 4 && o.a; i++)
@@ -271,7 +278,8 @@ int emulate_products_left(void)
     int left = 0;
     for (queue &q : queues) {
         left |= !q.products.empty();
-        q.product_group = q.begun = q.unfenced = 0;
+        q.product_group = q.begun = 0;
+        mark(q, false);
     }
     return left;
 }
