@@ -151,6 +151,7 @@ static const struct {
     {{"batch of one operand", HD_OP_EINSUM, "ebh fh", "ebf", "e=3 b=16 h=32 f=48", {0}}, 0},
     {{"both are gradients", HD_OP_EINSUM, "mk nk", "mn", "m=16 k=48 n=32", {0}}, 3},
     {{"long sums", HD_OP_EINSUM, "mk nk", "mn", "m=16 k=2064 n=32", {0}}, 1},
+    {{"more tiles to turn than blocks", HD_OP_EINSUM, "km kn", "mn", "m=16 k=1040 n=16", {0}}, 0},
 };
 enum { PRODUCTS = sizeof products / sizeof products[0] };
 
