@@ -14,6 +14,7 @@
 #include "conformance/comm/launched.h"
 #include "conformance/comm/stream.h"
 #include "core/base/option.h"
+#include "core/plugin/crash.h"
 #include "core/plugin/plugin.h"
 #include "runtime/comm/hierarchical.h"
 #include "runtime/comm/open.h"
@@ -308,6 +309,7 @@ static void become_rank(const struct ranks_options *o, int32_t r, struct notice 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (!atomic_load(&notice->port))
         usleep(200);
+    hd__crash_catch("heddle test", "");
     _exit(with_leaks(rank_main(&rank, o, notice, body)));
 }
 

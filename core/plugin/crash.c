@@ -23,6 +23,8 @@ static const int crashes[] = {
 #endif
 };
 static char lines[HD__COUNT(crashes)][256];
+static char process[128]; /* as messages call it */
+static pid_t pid;         /* of the process that asked; its children end as they like */
 
 void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to)
 {
@@ -62,10 +64,19 @@ static void say(const char *text)
     (void)said;
 }
 
+static const char *plugin_on_stack(void)
+{
+    void *frames[64];
+    const char *plugin = NULL;
+    int n = backtrace(frames, HD__COUNT(frames));
+    for (int k = 0; k < n && !plugin; k++)
+        plugin = plugin_at((uintptr_t)frames[k]);
+    return plugin;
+}
+
 /* The line comes in parts: a stack that the crash has destroyed may end the process while it is walked. */
 static void on_crash(int sig, siginfo_t *info, void *context)
 {
-    void *frames[64];
     const char *plugin;
     (void)info;
     for (size_t i = 0; i < HD__COUNT(crashes); i++)
@@ -74,14 +85,25 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     if ((plugin = plugin_at(address_of(context)))) {
         say(" in ");
     } else {
-        int n = backtrace(frames, HD__COUNT(frames));
-        for (int k = 0; k < n && !plugin; k++)
-            plugin = plugin_at((uintptr_t)frames[k]);
+        plugin = plugin_on_stack();
         say(plugin ? " in a call from " : "");
     }
     say(plugin ? plugin : "");
     say("\n");
     raise(sig); /* SA_RESETHAND: the default ends the process */
+}
+
+/* exit() from a plug-in's call would look like a process that is through. */
+static void on_exit_call(int code, void *user)
+{
+    const char *plugin = getpid() == pid ? plugin_on_stack() : NULL;
+    (void)user;
+    if (!plugin)
+        return;
+    fflush(NULL);
+    fprintf(stderr, "%s was ended by exit(%d) in a call from %s: a plug-in returns an error instead\n", process, code,
+            plugin);
+    _exit(code ? code : 1);
 }
 
 void hd__crash_catch(const char *who, const char *bus)
@@ -91,6 +113,10 @@ void hd__crash_catch(const char *who, const char *bus)
                                .sa_flags = SA_RESETHAND | SA_NODEFER | SA_ONSTACK | SA_SIGINFO};
     void *frame;
     backtrace(&frame, 1); /* the first call loads a library */
+    snprintf(process, sizeof process, "%s", who);
+    if (!pid)
+        on_exit(on_exit_call, NULL);
+    pid = getpid();
     sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
     for (size_t i = 0; i < HD__COUNT(crashes); i++) {
         snprintf(lines[i], sizeof lines[i], "%s crashed: %s%s", who, strsignal(crashes[i]),

@@ -208,6 +208,8 @@ static void summarize(const struct hd__launch_round *r, const struct child *chil
     out->code = first->code;
     if (!first->killed && culprit >= 0 && own >= 0 && own < r->n && children[own].exit_code)
         out->code = children[own].exit_code;
+    if (culprit >= 0 && !out->code) /* a rank left with 0 while others were at work */
+        out->code = 1;
 }
 
 static void serve_and_watch(struct hd__launch_round *r, struct child *children, int port_pipe,

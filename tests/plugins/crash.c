@@ -6,7 +6,7 @@
 
 #include "heddle/hook.h"
 
-enum { CRASH = 0, HANG, QUIET };
+enum { CRASH = 0, HANG, QUIET, EXIT, LEAVE };
 
 struct settings {
     int64_t rank;
@@ -37,6 +37,10 @@ static void fault(const struct hd_hook *h)
         return;
     if (h->settings.kind == CRASH)
         raise(SIGSEGV);
+    if (h->settings.kind == EXIT)
+        exit(0);
+    if (h->settings.kind == LEAVE)
+        _exit(0);
     hang(0);
 }
 
@@ -77,7 +81,7 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct settings, rank)},
     {.name = "kind",
      .value = "crash",
-     .choices = "crash|hang|quiet",
+     .choices = "crash|hang|quiet|exit|leave",
      .help = "what it does",
      .type = HD_OPT_ENUM,
      .offset = offsetof(struct settings, kind)},

@@ -362,7 +362,23 @@ START_TEST(crash_while_opening)
 }
 END_TEST
 
-/* Nor one that was installed by a call. */
+/* A plug-in's exit(0) is no success, by the library's call, which is named, or by the system's. */
+START_TEST(exit_while_opening)
+{
+#if SANITIZED
+    printf("skipped: a sanitizer ends processes by itself\n");
+#else
+    struct command *c = command_run("train llama.yaml mesh.dp=3 data.batch=12 job.name=exit%d " CRASH, _i,
+                                    _i ? "\"kind\":\"leave\"" : "\"kind\":\"exit\"");
+    expect_code(c, 1);
+    expect_says(c, _i ? "rank 1 died (its connection closed)"
+                      : "[rank 1] error: this rank was ended by exit(0) in a call from plugin hook-crash (/");
+    ck_assert_msg(c->unhindered < promptly(30), "it took %g s", c->unhindered);
+#endif
+}
+END_TEST
+
+/* Nor does a handler of crashes that was installed by a call. */
 START_TEST(crash_after_opening)
 {
 #if SANITIZED
@@ -728,6 +744,7 @@ int main(void)
                                         {"nohup", ignored_hangup, 1},
                                         {"twice", twice, 8},
                                         {"crash while opening", crash_while_opening, 1},
+                                        {"exit while opening", exit_while_opening, 2},
                                         {"crash after opening", crash_after_opening, 2},
                                         {"hang while opening", hang_while_opening, 1},
                                         {"hang while closing", hang_while_closing, 4},
