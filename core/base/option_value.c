@@ -43,6 +43,14 @@ static size_t number_prefix(const char *text, char out[64])
 
 static const char not_a_number[] = "is not a number";
 
+/* Signs, digits and quotes of a text processor are no number's, whatever they look like. */
+static const char *beyond_ascii(const char *text)
+{
+    while (*text && !(*text & 0x80))
+        text++;
+    return *text ? ": it has a character beyond ASCII, as a long minus is: type it anew" : "";
+}
+
 /* Reads a decimal number; *rest is what follows it. NULL, or why there is none. */
 static const char *read_number(const char *text, double *value, const char **rest)
 {
@@ -92,8 +100,8 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
             return check_range(o, value, text, err);
         if (number && fabs(value) >= 1e15 && fabs(value) < 0x1p63)
             return hd_fail(err, HD_E_INVALID, "'%.60s' is above 1e15: write all of its digits", text);
-        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number%s%s", text, number && o->unit ? " of " : "",
-                       number && o->unit ? o->unit : "");
+        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number%s%s%s", text, number && o->unit ? " of " : "",
+                       number && o->unit ? o->unit : "", beyond_ascii(text));
     }
     if (errno)
         return hd_fail(err, HD_E_INVALID, "'%.60s' does not fit 64 bits", text);
@@ -107,7 +115,7 @@ static int32_t parse_float(const struct hd_option *o, const char *text, union fi
 {
     const char *rest, *why = read_number(text, &out->f64, &rest);
     if (why || *rest)
-        return hd_fail(err, HD_E_INVALID, "'%.60s' %s", text, *rest ? not_a_number : why);
+        return hd_fail(err, HD_E_INVALID, "'%.60s' %s%s", text, *rest ? not_a_number : why, beyond_ascii(text));
     return check_range(o, out->f64, text, err);
 }
 

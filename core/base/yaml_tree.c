@@ -136,18 +136,29 @@ static int32_t fail_yaml(struct reader *r)
 {
     const yaml_parser_t *p = &r->yaml;
     const char *problem = p->problem ? p->problem : "not YAML";
-    char text[256];
+    char text[320];
     if (p->error == YAML_READER_ERROR) { /* it knows the byte only */
         size_t line = 1, column = 1;
         for (const char *c = r->text; c < r->text + HD__MIN(p->problem_offset, r->bytes); c++) {
             line += *c == '\n';
             column = *c == '\n' ? 1 : column + ((*c & 0xc0) != 0x80);
         }
-        snprintf(text, sizeof text, "not UTF-8 text (byte %zu: %s)", p->problem_offset, problem);
+        snprintf(text, sizeof text, "not UTF-8 text (byte %zu: %s)%s", p->problem_offset, problem,
+                 strstr(problem, "control") ? "" : ": save it as UTF-8");
         return fail_at(r, line, column, text);
     }
     const char *hint = "";
-    if (strstr(problem, "cannot start any token"))
+    char open[128];
+    if (strstr(problem, "expected ',' or")) {
+        snprintf(open, sizeof open,
+                 "; it begins at line %zu: is its end left out, or behind a #? A value with { } [ ] needs quotes",
+                 p->context_mark.line + 1);
+        hint = r->place ? "; is its end left out? A value with { } [ ] needs quotes" : open;
+    } else if (strstr(problem, "alphabetic or numeric"))
+        hint = "; a value that begins with * or & needs quotes";
+    else if (p->context && strstr(p->context, "quoted scalar") && !strstr(problem, "end of stream"))
+        hint = "; in double quotes \\ begins an escape: write 'single quotes'";
+    else if (strstr(problem, "cannot start any token"))
         hint = "; a tab, or a character such as % @ `: indent with spaces, quote the value";
     else if (strstr(problem, "mapping values are not allowed"))
         hint = "; a value with ': ' in it needs quotes, {key: value} needs braces on one line";
@@ -177,11 +188,27 @@ static struct hd__tree_node *new_node(struct reader *r, uint32_t kind)
 
 static int32_t read_value(struct reader *r, uint32_t depth, struct hd__tree_node **out);
 
+/* What an editor or a web page puts where a blank was meant: no message would show it. */
+static const char *find_odd_blank(const char *text)
+{
+    static const char *const rows[][2] = {{"\u00a0", "U+00A0"}, {"\u2009", "U+2009"}, {"\u200b", "U+200B"},
+                                          {"\u202f", "U+202F"}, {"\u3000", "U+3000"}, {"\ufeff", "U+FEFF"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (strstr(text, rows[i][0]))
+            return rows[i][1];
+    return NULL;
+}
+
 static int32_t read_scalar(struct reader *r, struct hd__tree_node **out)
 {
-    const char *text = (const char *)r->event.data.scalar.value;
+    const char *text = (const char *)r->event.data.scalar.value, *odd = find_odd_blank(text);
+    char message[100];
     if (strlen(text) != r->event.data.scalar.length)
         return fail_event(r, "a value with a zero byte in it");
+    if (odd && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE) {
+        snprintf(message, sizeof message, "a blank of another kind, %s: type it anew, or quote the value", odd);
+        return fail_event(r, message);
+    }
     *out = new_node(r, HD__SCALAR);
     (*out)->text = hd__arena_strdup(r->arena, text);
     (*out)->quoted = r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE;

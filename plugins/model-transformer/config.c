@@ -236,7 +236,8 @@ static void read_rope(struct reader *r, struct tf_rope *rope, double theta)
         read_rope_kind(&inner, &read[n]);
         r->rc = inner.rc;
         if (value_of(r, "rope_theta") && read[n].theta != rope->theta)
-            refuse(r, HD_E_INVALID, "\"rope_theta\" is %g, and %g in \"%s\"", rope->theta, read[n].theta, keys[i]);
+            refuse(r, HD_E_INVALID, "\"rope_theta\" is %g, and %g in \"%s\": leave one out", rope->theta, read[n].theta,
+                   keys[i]);
         n++;
     }
     if (n == 2 && !same_rope(&read[0], &read[1]))
@@ -328,7 +329,8 @@ static const struct kind *kind_of(struct reader *r)
         if (!strcmp(kinds[i].model_type, type))
             return &kinds[i];
     refuse(r, HD_E_UNSUPPORTED,
-           "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral, qwen2, qwen3 and mixtral", type);
+           "\"model_type\" is %s%.40s%s; this model reads gpt2, llama, mistral, qwen2, qwen3 and mixtral",
+           *type ? "\"" : "missing, and says whose weights these are", type, *type ? "\"" : "");
     return NULL;
 }
 

@@ -24,7 +24,21 @@ static const struct bad files[] = {
      "job.yaml:2:1: while scanning for the next token, found character that cannot start any token; a tab, "
      "or a character such as "
      "% @ `: indent with spaces, quote the value"},
-    {"job: {steps: 3\n", NULL, "job.yaml:2:1: while parsing a flow mapping, did not find expected ',' or '}'"},
+    {"job: {steps: 3\n", NULL,
+     "job.yaml:2:1: while parsing a flow mapping, did not find expected ',' or '}'; it begins at "
+     "line 1: is its end left out, or behind a #? A value with { } [ ] needs quotes"},
+    {"job: {name: ${HOME}}\n", NULL,
+     "job.yaml:1:14: while parsing a flow mapping, did not find expected ',' or '}'; it begins at line 1: is its end "
+     "left out, or behind a #? A value with { } [ ] needs quotes"},
+    {"data: {train: [*.txt]}\n", NULL,
+     "job.yaml:1:17: while scanning an alias, did not find expected alphabetic or numeric character; a value that "
+     "begins with * or & needs quotes"},
+    {"data: {train: \"C:\\data\"}\n", NULL,
+     "job.yaml:1:18: while parsing a quoted scalar, found unknown escape character; in double quotes \\ begins an "
+     "escape: write 'single quotes'"},
+    {"job: {name:\u00a0x}\n", NULL, "job.yaml:1:7: a blank of another kind, U+00A0: type it anew, or quote the value"},
+    {"job: {steps: \ufeff3}\n", NULL,
+     "job.yaml:1:14: a blank of another kind, U+FEFF: type it anew, or quote the value"},
     {"job: a: b\n", NULL,
      "job.yaml:1:7: mapping values are not allowed in this context; a value with ': ' in it needs quotes, "
      "{key: value} needs braces "
@@ -36,7 +50,7 @@ static const struct bad files[] = {
     {"job: {steps: 3}\nmesh\ndata: {}\n", NULL,
      "job.yaml:3:1: while scanning a simple key, could not find expected ':'; a key needs a colon and a "
      "space before its value"},
-    {"job: \"\xff\"\n", NULL, "job.yaml:1:7: not UTF-8 text (byte 6: invalid leading UTF-8 octet)"},
+    {"job: \"\xff\"\n", NULL, "job.yaml:1:7: not UTF-8 text (byte 6: invalid leading UTF-8 octet): save it as UTF-8"},
     {"job: \x01\n", NULL, "job.yaml:1:6: not UTF-8 text (byte 5: control characters are not allowed)"},
     {"job: &a {steps: 3}\n", NULL, "job.yaml:1:6: anchors (&name) are not supported: write the value out"},
     {"job: {steps: 3}\nmesh: *a\n", NULL, "job.yaml:2:7: aliases (*name) are not supported: write the value out"},
@@ -120,6 +134,12 @@ static const struct bad keys[] = {
      "job.yaml:5:25: metrics.trace.file: 'off' is no name of a file: leave the key out, or write ./off"},
     {NULL, "checkpoint.dir=null",
      "command line: checkpoint.dir: 'null' is no name of a file: leave the key out, or write ./null"},
+    {NULL, "schedule.min_lr=1e\u22123",
+     "command line: schedule.min_lr: '1e\u22123' is not a number: it has a character beyond ASCII, as a long minus is: "
+     "type it anew"},
+    {NULL, "job.steps=\u0661",
+     "command line: job.steps: '\u0661' is not a whole number: it has a character beyond ASCII, as a long minus is: "
+     "type it anew"},
     {NULL, "job.seed=-1", "command line: job.seed: -1 is too small: at least 0"},
     {NULL, "comm.timeout=5 years",
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
@@ -228,7 +248,8 @@ static const struct bad words[] = {
     {NULL, "data.global_batch=many", "command line: data.batch: 'many' is not a whole number"},
     {NULL, "strategies.7.stage=1", "command line: 'strategies.7.stage=1': no item 7 in the job; there is 3d, zero"},
     {NULL, "mesh.dp={replicate: 2",
-     "command line: 'mesh.dp={replicate: 2': while parsing a flow mapping, did not find expected ',' or '}'"},
+     "command line: 'mesh.dp={replicate: 2': while parsing a flow mapping, did not find expected ',' or '}'; is its "
+     "end left out? A value with { } [ ] needs quotes"},
     {NULL, "mesh.dp={tp: &a 2}",
      "command line: 'mesh.dp={tp: &a 2}': anchors (&name) are not supported: write the value out"},
     {NULL, "model.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o=1",
@@ -548,7 +569,8 @@ START_TEST(huge)
     free(text);
     text = repeat("job: {", "k", 900000, ": 1}\n" REST);
     ck_assert_str_eq(refusal(text, NULL, 1),
-                     "job.yaml:1:900007: while parsing a flow mapping, did not find expected ',' or '}'");
+                     "job.yaml:1:900007: while parsing a flow mapping, did not find expected ',' or '}'; it begins at "
+                     "line 1: is its end left out, or behind a #? A value with { } [ ] needs quotes");
     free(text);
 }
 END_TEST
