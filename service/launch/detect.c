@@ -434,6 +434,20 @@ static int32_t check_ranks(const struct launcher *l, const struct hd__launch_env
     return rc;
 }
 
+/* Two ranks of one number would share cores and a device. In the order of the ranks, as all launchers number those of a
+ * machine, it shows without asking the others. */
+static int32_t check_order(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
+{
+    int32_t before = env->local_rank, after = env->local_size - 1 - env->local_rank;
+    if (env->rank >= before && env->rank + after < env->size)
+        return HD_OK;
+    return hd_fail(
+        err, HD_E_INVALID,
+        "the launcher set rank %d of %d, but %s=%d of the %d ranks on this machine: they count from 0 in the "
+        "order of %s, each by a number of its own",
+        env->rank, env->size, l->local_rank, env->local_rank, env->local_size, l->rank);
+}
+
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err)
 {
     const struct launcher *l = NULL;
@@ -457,9 +471,12 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
     int is_told = env->local_size > 0;
     if (!is_told)
         env->local_size = env->size;
-    if (!env_int(l->local_rank, &env->local_rank))
+    int is_numbered = env_int(l->local_rank, &env->local_rank);
+    if (!is_numbered)
         env->local_rank = env->local_size ? env->rank % env->local_size : 0;
     rc = check_ranks(l, env, err);
+    if (!rc && is_told && is_numbered)
+        rc = check_order(l, env, err);
     if (!rc) {
         *found = !(rc = find_rendezvous(l, env, err));
         if (!rc && !is_told)

@@ -233,6 +233,10 @@ START_TEST(wrong_environment)
                                "LOCAL_RANK=2, but this machine has 2 of its ranks: they count from 0");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3" AT, "",
                                "LOCAL_WORLD_SIZE=3, but WORLD_SIZE=2: there are not so many ranks");
+    expect_environment_refused("RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2" AT, "",
+                               "rank 1 of 2, but LOCAL_RANK=0 of the 2 ranks on this machine: they count from 0 in");
+    expect_environment_refused("RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 " TEST_SECRET AT, "",
+                               "the order of RANK, each by a number of its own");
     expect_environment_refused("PMIX_RANK=0", "", "PMIX_RANK, but not how many ranks there are");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "",
                                "not MASTER_ADDR and MASTER_PORT");
