@@ -6,6 +6,7 @@
 
 #include "core/base/file.h"
 #include "heddle/file.h"
+#include "service/text/indexed.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
 #include "service/train/token_origin.h"
@@ -306,9 +307,31 @@ static void warn_idle_keys(const struct hd__compiled *c)
     }
 }
 
+/* Tokens of data.train that have marks of what the loss counts beside them; NULL: none have. */
+static const char *marks_of(const struct hd__compiled *c)
+{
+    struct file_ids files = list_files(c, &c->job->train);
+    const char *found = NULL;
+    for (uint32_t i = 0; i < files.list.count && !found; i++) {
+        char *prefix = hd__indexed_prefix(files.list.at[i].path);
+        const char *marks = hd__arena_format(&c->job->arena, "%s.loss", prefix);
+        if (is_tokens_name(files.list.at[i].path) && !access(marks, F_OK))
+            found = marks;
+        free(prefix);
+    }
+    hd__free_array(&files.list);
+    return found;
+}
+
 void hd__train_corpus_warn(const struct hd__compiled *c, int trains)
 {
     const struct hd__job_value *loss = hd__job_value_get(c->job, "data.loss");
+    const char *marks = trains && loss && !strcmp(loss->origin, "default") ? marks_of(c) : NULL;
+    if (marks)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.train: %s marks what is to be learnt, and data.loss is not set, so prompts are trained, too: "
+                "say data.loss=completion, or all",
+                hd__job_where(c->job, "data.train"), marks);
     warn_held_out(c);
     hd__train_token_origin_warn(c);
     warn_idle_keys(c);

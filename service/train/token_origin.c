@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/option.h"
@@ -154,6 +155,17 @@ static json_t *fetch_meta(const struct hd__compiled *c, const char *url, uint64_
     return meta;
 }
 
+static json_t *load_meta(const char *name)
+{
+    json_error_t why;
+    json_t *meta = json_load_file(name, 0, &why);
+    if (!meta && !access(name, F_OK))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %s: so it is not known which tokenizer made the tokens: write them again, or remove it", name,
+                why.text);
+    return meta;
+}
+
 /* NULL: there is none, or one of other tokens. */
 static json_t *read_meta(const struct hd__compiled *c, const char *path)
 {
@@ -163,7 +175,7 @@ static json_t *read_meta(const struct hd__compiled *c, const char *path)
     uint64_t found = 0;
     json_t *meta = strstr(path, "://")                      ? fetch_meta(c, path, &found)
                    : stat(bin, &st) || !S_ISREG(st.st_mode) ? NULL
-                                                            : json_load_file(name, 0, NULL);
+                                                            : load_meta(name);
     json_int_t tokens = json_integer_value(json_object_get(meta, "tokens"));
     int matches = strstr(path, "://") ? found == (uint64_t)tokens
                                       : meta && tokens > 0 && st.st_size % tokens == 0 && st.st_size / tokens <= 8;

@@ -321,6 +321,12 @@ START_TEST(two_tokenizers)
         expect_says(c, rows[i][1]);
     }
     expect_code(command_run("train llama.yaml model.vocab=320 --dry-run data.train=[\"mine.bin\",\"mine.bin\"]"), 0);
+    write_file("theirs.meta.json", "{\"documents\": 1, \"tok");
+    struct command *c =
+        command_run("train llama.yaml model.vocab=320 --dry-run data.train=[\"mine.bin\",\"theirs.bin\"]");
+    expect_code(c, 0);
+    expect_says(c, "warning: theirs.meta.json: premature end of input near '\"tok': so it is not known which tokenizer "
+                   "made the tokens: write them again, or remove it");
 }
 END_TEST
 
@@ -406,6 +412,13 @@ START_TEST(completions)
                     "/bpe.bin data.chat_template=plain "
                     "data.tokenizer=" TOKENIZER);
     expect_says(c, "data.chat_template has no effect, because nothing is tokenized");
+    ck_assert_msg(!strstr(c->err, "data.loss is not"), "%s", c->err);
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --chat-template plain --to marked c.jsonl"), 0);
+    c = command_run("train llama.yaml model.vocab=320 --dry-run data.seq_len=8 data.train=marked.bin");
+    expect_says(
+        c, "command line: data.train: marked.loss marks what is to be learnt, and data.loss is not set, so prompts "
+           "are trained, too: say data.loss=completion, or all");
+    c = command_run("train llama.yaml model.vocab=320 --dry-run data.seq_len=8 data.train=marked.bin data.loss=all");
     ck_assert_msg(!strstr(c->err, "data.loss is not"), "%s", c->err);
 }
 END_TEST
