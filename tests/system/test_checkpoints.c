@@ -254,7 +254,7 @@ START_TEST(damaged)
     c = run_says("ckpt verify llama.yaml checkpoint.dir=damaged", 1, "model-00001-of-00001.safetensors");
     expect_says(c, "checksum");
     c = run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2, "checksum");
-    expect_says(c, "damaged has no older one");
+    expect_says(c, "damaged has no older one: checkpoint.resume=overwrite starts over, and moves it aside");
     ck_assert_int_eq(unlink(path), 0);
     run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2,
              "model-00001-of-00001.safetensors: No such file or directory; damaged has no older one");

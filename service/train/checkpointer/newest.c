@@ -132,7 +132,9 @@ int32_t hd__checkpointer_load_newest(struct hd__train_checkpointer *k, struct hd
         step = next_candidate(k, steps, &n, name);
         if (!step && k->fell_back) {
             struct hd_error last = *err;
-            rc = hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", last.message, k->dir);
+            rc = hd_fail(err, HD_E_CORRUPT,
+                         "%.700s; %s has no older one: checkpoint.resume=overwrite starts over, and moves it aside",
+                         last.message, k->dir);
             break;
         }
         *k->loaded.run = 0;

@@ -99,7 +99,9 @@ static int32_t look_for_newest(struct hd__train_checkpointer *k, struct hd_error
     if (!hd__checkpointer_is_damage(rc))
         return rc;
     struct hd_error last = *err;
-    return hd_fail(err, HD_E_CORRUPT, "%.800s; %s has no older one", last.message, k->dir);
+    return hd_fail(err, HD_E_CORRUPT,
+                   "%.700s; %s has no older one: checkpoint.resume=overwrite starts over, and moves it aside",
+                   last.message, k->dir);
 }
 
 int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step, struct hd_error *err)
