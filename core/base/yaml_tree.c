@@ -188,7 +188,7 @@ static struct hd__tree_node *new_node(struct reader *r, uint32_t kind)
 
 static int32_t read_value(struct reader *r, uint32_t depth, struct hd__tree_node **out);
 
-/* What an editor or a web page puts where a blank was meant: no message would show it. */
+/* Editors and web pages put these where a blank was meant, and no message would show it. */
 static const char *find_odd_blank(const char *text)
 {
     static const char *const rows[][2] = {{"\u00a0", "U+00A0"}, {"\u2009", "U+2009"}, {"\u200b", "U+200B"},

@@ -52,6 +52,7 @@ struct hd__train_loop {
     char run[HD__RUN_ID];
     int is_leader;
     int in_step, skips_updates; /* the step that has begun is not over; its updates did nothing */
+    int said_still;             /* a norm of 0 has been said */
     int storage_failed;         /* the last save, by a fault of its own */
 };
 

@@ -132,6 +132,18 @@ static int32_t fail_diverged(struct hd__train_loop *l, struct hd_error *err)
                    l->progress.step + 1, l->loss, l->norm, where[0] ? where : "on another rank", remedy(l));
 }
 
+/* A run that learns nothing has a loss like any other. */
+static void warn_of_no_gradient(struct hd__train_loop *l, double factor)
+{
+    if (l->norm != 0 || !factor || !l->is_leader || l->said_still)
+        return;
+    hd__log(HD_LOG_WARN, NULL,
+            "step %" PRId64 ": the gradient norm is 0, so this step learns nothing: are weights 0, or so large that "
+            "activations overflow, or do gradients vanish in fp16 (precision.loss_scale)?",
+            l->progress.step + 1);
+    l->said_still = 1;
+}
+
 static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
 {
     const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
@@ -162,6 +174,7 @@ static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
     l->norm = sqrt(value[1]) / l->progress.scaler.scale;
     l->scale = l->progress.scaler.scale;
     l->skips_updates = !isfinite(l->norm);
+    warn_of_no_gradient(l, factor);
     if (!hd__train_loss_scaler_update(&l->progress.scaler, !isfinite(l->norm)) ||
         (!isfinite(l->loss) && isfinite(l->norm)))
         return fail_diverged(l, err);

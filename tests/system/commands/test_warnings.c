@@ -289,6 +289,9 @@ static const struct {
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
      "data.train=sevens.txt",
      "warning: command line: model.from: empty: weights are all 0 ("},
+    {"train llama.yaml job.steps=2 model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
+     "data.train=sevens.txt job.name=still",
+     "warning: step 1: the gradient norm is 0, so this step learns nothing: are weights 0, or so large that"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --temperature 0 --seed 2",
      "warning: --seed has no effect with --temperature 0"},
     {"sample llama.yaml --random-weights --prompt abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz --max-new 1",
