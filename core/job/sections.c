@@ -31,9 +31,13 @@ static int32_t read_use(struct hd__job_section *s, struct hd__arena *arena, stru
         const char *store = dir && dir->kind == HD__SCALAR ? hd__store_of(dir->text, name) : NULL;
         s->use = store ? hd__arena_strdup(arena, store) : default_use(s->path);
         s->origin = "default";
+        /* {zero: {stage: 3}}, as others write it */
+        const char *named =
+            s->node && s->node->count == 1 && s->node->value[0]->kind == HD__MAP ? s->node->key[0]->text : NULL;
         return s->use ? HD_OK
-                      : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->location,
-                                s->path, hd__kind_name(s->kind));
+                      : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s%s%.60s%s",
+                                s->location, s->path, hd__kind_name(s->kind), named ? ": write {use: " : "",
+                                named ? named : "", named ? ", ...}" : "");
     }
     if (use->kind != HD__SCALAR || hd__tree_is_null(use))
         return hd__job_node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path,

@@ -76,6 +76,8 @@ static const struct bad keys[] = {
      "job.yaml:4:1: data needs train, batch"},
     {JOB "optimizer: {lr: 1}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n", NULL,
      "job.yaml:2:1: optimizer needs use, the name of a plugin of kind optim"},
+    {NULL, "strategies=[{zero: {stage: 3}}]",
+     "command line: strategies.0 needs use, the name of a plugin of kind strategy: write {use: zero, ...}"},
     {JOB REST "optimzer: {use: adamw}\n", NULL, "job.yaml:5:1: unknown section optimzer; did you mean optimizer?"},
     {JOB REST "whatever_it_is: 3\n", NULL,
      "job.yaml:5:1: unknown section whatever_it_is; the sections are job, launch, plugins, device, liveness, comm, "
