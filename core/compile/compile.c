@@ -420,6 +420,24 @@ static int32_t check_update(const struct hd__compiled *c, const struct hd_progra
         device->label, c->optimizer_choice.component->label, hd__op((uint16_t)p->update_op)->name);
 }
 
+/* An emulation computes in fp64 for them. */
+static int32_t check_fp64_update(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    const char *use = c->optimizer_choice.section->use;
+    if (p->precision.master != HD_F64)
+        return HD_OK;
+    if (!c->optimizer.ops->emit)
+        return hd__job_fail(c->job, "precision.compute", err,
+                            "precision.compute is fp64, in which optimizer %s, whose step function works on fp32, "
+                            "cannot update: use optimizer.use=adamw or sgd, or precision.compute=fp32",
+                            use);
+    if (p->update_rule->flags & HD_ATTR_STOCHASTIC)
+        return hd__job_fail(c->job, "optimizer.rounding", err,
+                            "optimizer.rounding: stochastic rounding is for precision.master=bf16, and with "
+                            "precision.compute=fp64 the weights are in fp64: leave one of them out");
+    return HD_OK;
+}
+
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = hd__optimizer_rule(p, &c->optimizer, err);
@@ -555,6 +573,8 @@ int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_err
         rc = compile_stage(c, c->stage[s], flags, err);
         if (!rc && flags & HD__COMPILE_WIDEN)
             rc = hd__widen(c->stage[s], err);
+        else if (!rc && !(flags & HD__COMPILE_EVALUATION))
+            rc = check_fp64_update(c, c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
     return rc;

@@ -211,6 +211,14 @@ static const struct row key_rows[] = {
     {"train llama.yaml eval.every=2", "command line: eval.every: ", "data.val_fraction"},
     {"train llama.yaml precision.loss_scale=0.5", "command line: precision.loss_scale: auto, none, dynamic or a number",
      NULL},
+    {"check llama.yaml precision=fp64 optimizer.use=lion",
+     "command line: precision.compute is fp64, in which optimizer lion, whose step function works on fp32, cannot "
+     "update: use optimizer.use=adamw or sgd, or precision.compute=fp32",
+     NULL},
+    {"train llama.yaml --dry-run precision=fp64 optimizer.rounding=stochastic",
+     "command line: optimizer.rounding: stochastic rounding is for precision.master=bf16, and with "
+     "precision.compute=fp64 the weights are in fp64: leave one of them out",
+     NULL},
     {"train llama.yaml schedule={\"kind\":\"cosine\",\"min_lr\":0.5}",
      "command line: schedule.min_lr: 0.5 is above optimizer.lr, ", NULL},
     {"train llama.yaml recompute=ful", "command line: recompute: ", "did you mean full?"},
