@@ -196,6 +196,97 @@ static int32_t check_stage(const struct hd_program *p, uint32_t stage, struct hd
     return rc;
 }
 
+/* ---- can it run? */
+
+struct progress {
+    const struct hd__pipeline *pipe;
+    uint32_t micros, depth; /* sends of a stream in flight at once; 0: any number */
+    uint32_t *index;        /* by kind F or B, chunk and micro-batch: where its stage has the action */
+    uint32_t *done;         /* by stage: actions that it has completed */
+};
+
+static uint32_t *index_of(const struct progress *g, uint32_t kind, uint32_t chunk, uint32_t micro)
+{
+    return &g->index[((size_t)kind * g->pipe->n_chunks + chunk) * g->micros + micro];
+}
+
+/* The chunk that an action sends to, or with `receives` hears from; n_chunks or more: none. */
+static uint32_t neighbour(const struct hd_action *a, int receives)
+{
+    return a->chunk + ((a->kind == HD_ACTION_F) != receives ? 1 : UINT32_MAX);
+}
+
+/* A send in the stream's queue completes when its receive is posted: one action early. */
+static int may_send(const struct progress *g, uint32_t stage, const struct hd_action *list, uint32_t at)
+{
+    const struct hd__pipeline *pipe = g->pipe;
+    uint32_t to = neighbour(&list[at], 0), sends = 0;
+    if (!g->depth || to >= pipe->n_chunks || pipe->stage[to] == stage)
+        return 1;
+    for (uint32_t k = at; k-- > 0;) {
+        const struct hd_action *a = &list[k];
+        uint32_t next = neighbour(a, 0);
+        if (a->kind == list[at].kind && next < pipe->n_chunks && pipe->stage[next] == pipe->stage[to] &&
+            ++sends == g->depth)
+            return g->done[pipe->stage[to]] + 1 >= *index_of(g, a->kind, next, a->micro);
+    }
+    return 1;
+}
+
+static int may_run(const struct progress *g, uint32_t stage, const struct hd_action *list, uint32_t at)
+{
+    const struct hd_action *a = &list[at];
+    uint32_t from = neighbour(a, 1);
+    if (a->kind == HD_ACTION_W)
+        return 1;
+    if (from < g->pipe->n_chunks && g->done[g->pipe->stage[from]] <= *index_of(g, a->kind, from, a->micro))
+        return 0;
+    return may_send(g, stage, list, at);
+}
+
+static int all_run(const struct progress *g, uint32_t stages)
+{
+    int moved = 1, left = 1;
+    memset(g->done, 0, stages * sizeof *g->done);
+    while (moved) {
+        moved = left = 0;
+        for (uint32_t s = 0; s < stages; s++) {
+            const struct hd__actions *list = &g->pipe->actions[s];
+            for (; g->done[s] < list->n && may_run(g, s, list->at, g->done[s]); moved = 1)
+                g->done[s]++;
+            left |= g->done[s] < list->n;
+        }
+    }
+    return !left;
+}
+
+/* Finds the fewest sends in flight with which no stage waits for ever: 1, but for schedules of a user's own. */
+static int32_t find_send_depth(struct hd_program *p, struct hd_error *err)
+{
+    uint32_t stages = (uint32_t)p->mesh.size[HD_AXIS_PP], micros = (uint32_t)p->accumulation;
+    struct progress g = {.pipe = p->pipeline, .micros = micros};
+    g.index = hd__alloc(2 * (size_t)p->pipeline->n_chunks * micros * sizeof *g.index);
+    g.done = hd__alloc(stages * sizeof *g.done);
+    for (uint32_t s = 0; s < stages; s++)
+        for (uint32_t k = 0; k < p->pipeline->actions[s].n; k++) {
+            const struct hd_action *a = &p->pipeline->actions[s].at[k];
+            if (a->kind != HD_ACTION_W)
+                *index_of(&g, a->kind, a->chunk, a->micro) = k;
+        }
+    if (!all_run(&g, stages)) /* with any number */
+        hd_fail(err, HD_E_INVALID,
+                "schedule: stages wait for each other for ever, however many messages are under way: order their "
+                "actions so that each comes after what it needs");
+    else
+        do
+            g.depth++;
+        while (!all_run(&g, stages));
+    p->send_depth = g.depth;
+    free(g.index);
+    free(g.done);
+    return g.depth ? HD_OK : err->code;
+}
+
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = HD_OK;
@@ -206,5 +297,5 @@ int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
                        p->mesh.size[HD_AXIS_PP]);
     for (uint32_t s = 0; p->pipeline && s < (uint32_t)p->mesh.size[HD_AXIS_PP] && !rc; s++)
         rc = check_stage(p, s, err);
-    return rc;
+    return p->pipeline && !rc ? find_send_depth(p, err) : rc;
 }

@@ -91,6 +91,18 @@ START_TEST(a_schedule_of_the_users)
 }
 END_TEST
 
+/* Stage 0 sends three micro-batches ahead of what stage 1 receives, which itself sends ahead: with one message of a
+ * stream under way both would wait for each other. */
+START_TEST(a_schedule_that_sends_ahead)
+{
+    char more[64];
+    write_file("0F0,,0F1,,0B0,0F2,0I1,0F3,0F4,0W1,0F5,,0F6,0B2,0F7,0B3,0B4,0I5,0W5,,0B6,0B7\n"
+               ",1F0,1B0,1F1,1B1,,1F2,,1F3,1B2,1F4,1B3,1B4,1F5,1F6,1F7,1I5,1W5,,1I6,1I7,1W6,1W7\n");
+    snprintf(more, sizeof more, "schedule: %s", path);
+    assert_same_bits(models[0], 2, more);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     static const struct {
@@ -130,6 +142,7 @@ int main(void)
     tcase_add_test(c, schedules);
     tcase_add_test(c, splits);
     tcase_add_test(c, a_schedule_of_the_users);
+    tcase_add_test(c, a_schedule_that_sends_ahead);
     tcase_add_test(c, refusals);
     int failed = suite_run_case("pipeline", c);
     unlink(path);
