@@ -96,13 +96,14 @@ static const char *bytes_text(uint64_t bytes, char out[32])
 static void print(const struct hd_hook *h)
 {
     char bytes[32];
-    printf("operations of rank 0 on comm-%s\n  %-16s %-14s %9s %9s %10s %10s %10s %8s\n", h->place->transport, "group",
-           "operation", "up to", "calls", "least us", "mean us", "most us", "GB/s");
+    fprintf(stderr, "operations of rank 0 on comm-%s\n  %-16s %-14s %9s %9s %10s %10s %10s %8s\n", h->place->transport,
+            "group", "operation", "up to", "calls", "least us", "mean us", "most us", "GB/s");
     for (size_t i = 0; i < h->n; i++) {
         const struct row *r = &h->rows[i];
-        printf("  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group, hd_hook_coll_name(r->coll),
-               r->bits ? bytes_text(UINT64_C(1) << r->bits, bytes) : "0 B", r->n, r->least * 1e6,
-               r->seconds / (double)r->n * 1e6, r->most * 1e6, r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
+        fprintf(stderr, "  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group,
+                hd_hook_coll_name(r->coll), r->bits ? bytes_text(UINT64_C(1) << r->bits, bytes) : "0 B", r->n,
+                r->least * 1e6, r->seconds / (double)r->n * 1e6, r->most * 1e6,
+                r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
     }
 }
 
@@ -116,9 +117,9 @@ static void print_algorithm(void *user, const char *group, uint32_t coll, const 
 {
     struct algorithms *a = user;
     if (!a->n++)
-        printf("algorithms of rank 0 over comm-%s\n  %-16s %-14s %-14s %9s\n", a->transport, "group", "operation",
-               "algorithm", "calls");
-    printf("  %-16s %-14s %-14s %9" PRIu64 "\n", group, hd_coll_name(coll), algorithm, calls);
+        fprintf(stderr, "algorithms of rank 0 over comm-%s\n  %-16s %-14s %-14s %9s\n", a->transport, "group",
+                "operation", "algorithm", "calls");
+    fprintf(stderr, "  %-16s %-14s %-14s %9" PRIu64 "\n", group, hd_coll_name(coll), algorithm, calls);
 }
 
 /* ---- the file of every rank */
