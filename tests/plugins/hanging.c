@@ -1,5 +1,6 @@
 /* ckpt-hanging: ckpt-posix that does not come back from closing, beside which another process removes what was saved,
- * or whose disk waits for a file. */
+ * or whose disk waits for a file, before it has written or once it has committed. */
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 
 struct settings {
     int64_t posix[32]; /* of the inner plug-in */
-    int32_t hang, removed, slow, reserved;
+    int32_t hang, removed, slow, commits;
 };
 
 static struct hd_ckpt_ops ops;
@@ -59,7 +60,17 @@ static int32_t hanging_flush(struct hd_ckpt_tx *tx, struct hd_error *err)
     return posix->flush(tx, err);
 }
 
-static struct hd_option options[9] = {
+static int32_t hanging_commit(struct hd_ckpt_tx *tx, struct hd_error *err)
+{
+    int32_t rc = posix->commit(tx, err);
+    if (asked->commits && !rc)
+        close(open("disk-committed", O_CREAT | O_WRONLY, 0600));
+    while (asked->commits && !rc && access("disk-goes-on", F_OK))
+        usleep(1000);
+    return rc;
+}
+
+static struct hd_option options[10] = {
     {.name = "hang",
      .type = HD_OPT_BOOL,
      .value = "false",
@@ -75,6 +86,11 @@ static struct hd_option options[9] = {
      .value = "false",
      .help = "it writes once there is a file disk-goes-on",
      .offset = offsetof(struct settings, slow)},
+    {.name = "commits",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "it makes a file disk-committed, and waits for disk-goes-on",
+     .offset = offsetof(struct settings, commits)},
 };
 
 static struct hd_component component = {
@@ -83,7 +99,7 @@ static struct hd_component component = {
     .name = "hanging",
     .summary = "hangs while it closes: for tests",
     .options = options,
-    .n_options = 3,
+    .n_options = 4,
     .option_size = sizeof *options,
     .settings_size = sizeof(struct settings),
     .ops = &ops,
@@ -95,7 +111,7 @@ __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(v
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *inner = inner_component(CKPT_POSIX);
-    if (!inner || !inner_options(&component, options, 3, sizeof options / sizeof *options, inner,
+    if (!inner || !inner_options(&component, options, 4, sizeof options / sizeof *options, inner,
                                  offsetof(struct settings, posix)))
         return NULL;
     posix = inner->ops;
@@ -105,5 +121,6 @@ const struct hd_plugin *HD_PLUGIN_ENTRY(void)
     ops.size = hanging_size;
     ops.open = hanging_open;
     ops.flush = hanging_flush;
+    ops.commit = hanging_commit;
     return &plugin;
 }

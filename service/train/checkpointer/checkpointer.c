@@ -147,8 +147,11 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
                          : hd__ckpt_save(&k->store, &save, err);
     hd__exec_drop_mirror(k->s->exec);
     json_decref(state);
-    k->saved = (struct hd__train_saved){
-        .step = rc ? 0 : progress->step, .exposed = hd__now() - start, .val_loss = progress->val_loss};
+    /* One that was committed is on disk, also where the others do not hear of that any more. */
+    k->saved =
+        (struct hd__train_saved){.step = rc && atomic_load(&k->gather.committed) != progress->step ? 0 : progress->step,
+                                 .exposed = hd__now() - start,
+                                 .val_loss = progress->val_loss};
     for (uint32_t i = 0; i < k->saving.tensors.count; i++)
         k->saved.bytes +=
             (int64_t)(hd__ckpt_tensor_numel(&k->saving.tensors.at[i]) * hd_dtype_size(k->saving.tensors.at[i].dtype));
@@ -186,7 +189,7 @@ int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *k, struct hd_
     int32_t rc = k ? hd__ckpt_async_writer_join(k->async_writer, err) : HD_OK;
     if (k)
         k->saved.exposed += hd__now() - start;
-    if (k && rc)
+    if (k && rc && atomic_load(&k->gather.committed) != k->saved.step)
         k->saved.step = 0;
     return rc;
 }
@@ -202,8 +205,10 @@ int hd__train_checkpointer_finished(struct hd__train_checkpointer *k, struct hd_
         return 0;
     *saved = k->saved;
     saved->seconds = k->async_writer ? hd__ckpt_async_writer_seconds(k->async_writer) : saved->exposed;
+    if (saved->seconds < 0) /* the next join fails with it */
+        return 0;
     k->saved.step = 0;
-    return saved->seconds >= 0; /* the next join fails with it */
+    return 1;
 }
 
 /* ---- saving what is left after a fault */
@@ -224,7 +229,9 @@ int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *k, int64_t sav
 {
     struct hd_error unused = HD_ERROR_INIT;
     atomic_store(&k->gather.ended, 1);
-    return hd__train_checkpointer_busy(k) || hd__train_checkpointer_wait(k, &unused) ? 0 : saved;
+    int failed = hd__train_checkpointer_busy(k) || hd__train_checkpointer_wait(k, &unused);
+    int64_t committed = atomic_load(&k->gather.committed);
+    return failed ? committed : HD__MAX(saved, committed);
 }
 
 int32_t hd__train_checkpointer_collect_left(struct hd__train_checkpointer *k, const int32_t *ranks, int32_t n,

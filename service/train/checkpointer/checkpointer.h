@@ -89,7 +89,8 @@ struct hd__peer_copies *hd__train_checkpointer_copies(const struct hd__train_che
 /* Makes one, where hd__peer_copies_ready said so. */
 int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *checkpointer,
                                     const struct hd__train_progress *progress, struct hd_error *err);
-/* After a fault: a save of all ranks that is under way fails. Returns `saved`, or 0 where that one is not on disk. */
+/* After a fault: a save of all ranks that is under way fails. Returns the newest step that is on disk: `saved`, where
+ * that save did not fail. */
 int64_t hd__train_checkpointer_end(struct hd__train_checkpointer *checkpointer, int64_t saved);
 /* Then, with the `n` ranks that are left, in ascending order: the state is collected, with an error where they
  * do not hold all of it, and else launchers hear how long a save of it takes; and saved by them together and read

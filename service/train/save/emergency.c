@@ -180,7 +180,7 @@ int hd__train_emergency_save(const struct hd__emergency *e)
             done = save_step(&m, step);
         else if (newest > saved || newest < 0)
             say_not_saved(&m, newest, &why);
-    } else if (e->progress->step > e->saved) {
+    } else if (e->progress->step > m.holding[m.me].saved) {
         hd__log(HD_LOG_WARN, NULL,
                 "the state after step %" PRId64 " is not saved: the ranks that are left could not tell each other what "
                 "they hold: %s; the job goes on from its newest checkpoint when it is started again",

@@ -162,7 +162,8 @@ static void busy(void *user, uint64_t bytes)
 /* Each rank of a machine tells its launcher: one of them may be all that is left there. */
 static void saved(void *user, uint64_t step)
 {
-    const struct hd__store_gather *g = user;
+    struct hd__store_gather *g = user;
+    atomic_store(&g->committed, (int64_t)step);
     if (g->session->env->progress)
         g->session->env->progress->saved = (int64_t)step;
 }

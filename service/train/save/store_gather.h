@@ -14,6 +14,7 @@ struct hd__store_gather {
     const int32_t *ranks; /* that take part; NULL: all */
     int32_t n;
     _Atomic int ended;              /* none succeeds from now on */
+    _Atomic int64_t committed;      /* step of the newest save that is on disk, as far as this rank knows; 0: none */
     double patience;                /* seconds for the others; 0: comm.timeout */
     double busy_until;              /* or hd__now() up to which they write, where that is longer; 0: they do not */
     uint64_t exchanges, last_bytes; /* of the gather before, which are still in the store */

@@ -1,5 +1,6 @@
 /* After a fault the ranks that are left save the last step that they have whole, where they hold all of it: the run
  * that goes on from there ends with the same bits as one that was never disturbed. */
+#include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -185,6 +186,45 @@ START_TEST(killed_at_a_save)
 }
 END_TEST
 
+/* Rows of checkpoints in a job's metrics, of this step. */
+static int checkpoint_rows(const char *job, int64_t step, int emergency)
+{
+    char words[96];
+    int n = 0;
+    snprintf(words, sizeof words, "{\"event\": \"checkpoint\", \"step\": %" PRId64 ", %s", step,
+             emergency ? "\"emergency\": true" : "\"seconds\"");
+    for (const char *at = read_file(keep(hd__format("runs/%s/metrics.jsonl", job))); (at = strstr(at, words)); at++)
+        n++;
+    return n;
+}
+
+/* A save is committed, and the other rank dies before it hears of that: it is on disk, has its row, and is not made
+ * again. */
+START_TEST(committed)
+{
+    static const char *const async[] = {"false", "true"};
+    char job[16];
+    pid_t ranks[2];
+    unlink("disk-committed");
+    snprintf(job, sizeof job, "commits%d", _i);
+    struct command *c = command_start(NULL,
+                                      "train llama.yaml mesh.dp=2 job.steps=1000000 job.name=%s plugins.path=" ASYNC
+                                      " checkpoint={\"use\":\"hanging\",\"commits\":true,\"every\":20,\"async\":%s}",
+                                      job, async[_i]);
+    curve_wait(job, 20);
+    while (access("disk-committed", F_OK))
+        usleep(1000);
+    command_ranks(c, 2, ranks);
+    kill(ranks[1], SIGKILL);
+    write_file("disk-goes-on", "");
+    command_wait(c, 60);
+    unlink("disk-goes-on");
+    expect_code(c, 1);
+    ck_assert_int_eq(checkpoint_rows(job, 20, 0), 1);
+    ck_assert_int_eq(checkpoint_rows(job, 20, 1), 0);
+}
+END_TEST
+
 /* What nobody has any more is named, and nothing is saved. */
 static const struct {
     const char *options, *says;
@@ -286,6 +326,7 @@ int main(void)
     const struct system_test tests[] = {{"killed", killed, HD__COUNT(whole)},
                                         {"killed at every operation", killed_at_every_operation, 1},
                                         {"killed at a save", killed_at_a_save, 1},
+                                        {"committed", committed, 2},
                                         {"not all there", not_all_there, HD__COUNT(torn)},
                                         {"not a number", not_a_number, 2},
                                         {"restarted", restarted, 1},
