@@ -391,6 +391,11 @@ static int32_t copy_if_due(struct hd__train_loop *l, int32_t agreed, struct hd_e
     return rc || !ready ? rc : hd__train_checkpointer_copy(l->checkpointer, &l->progress, err);
 }
 
+static int has_row(const struct hd__train_loop *l)
+{
+    return l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->last_step;
+}
+
 static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
@@ -438,8 +443,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
         }
         if (rc)
             l->val_loss = NAN;
-        if (completed &&
-            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->last_step))
+        if (completed && (evaluated || has_row(l)))
             rc = hd__loop_log_row(l, rc, err);
         l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
         check_time(l);
@@ -660,8 +664,26 @@ static int state_is_whole(const struct hd__train_loop *l)
     return !l->in_step || !(l->skips_updates ? written & ~(uint32_t)HD__STATE_UPDATED : written);
 }
 
+/* A step that others have ended and saved has its row, too: nobody trains it again. */
+static void log_step_of_others(struct hd__train_loop *l, const struct hd__emergency_saved *saved)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    l->progress.step = saved->step;
+    l->progress.sequence = saved->sequence;
+    l->progress.tokens = saved->tokens;
+    l->progress.scaler.skipped = saved->skipped;
+    l->loss = saved->loss;
+    l->norm = saved->norm;
+    l->scale = saved->scale;
+    l->lr = hd__job_lr(l->job, saved->step);
+    l->val_loss = NAN;
+    if (has_row(l))
+        hd__loop_log_row(l, HD_E_CANCELLED, &unused);
+}
+
 static int save_what_is_left(struct hd__train_loop *l, const struct hd_error *why)
 {
+    struct hd__emergency_saved saved = {0};
     l->progress.val_loss = l->in_step ? NAN : l->val_loss;
     const struct hd__emergency e = {.session = &l->s,
                                     .checkpointer = l->checkpointer,
@@ -671,13 +693,19 @@ static int save_what_is_left(struct hd__train_loop *l, const struct hd_error *wh
                                     .saved = l->saved,
                                     .run = l->run,
                                     .folder = l->job->checkpoint_dir,
-                                    .why = why};
-    int done = l->checkpointer && hd__train_emergency_save(&e);
+                                    .why = why,
+                                    .loss = l->loss,
+                                    .norm = l->norm,
+                                    .scale = l->scale};
+    int done = l->checkpointer && hd__train_emergency_save(&e, &saved);
     log_saved(l); /* one that ended since the last step */
-    if (done && l->metrics)
-        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
-                                                    (json_int_t)l->progress.step, "emergency", 1));
-    return done;
+    if (!l->is_leader || saved.step <= 0)
+        return done;
+    if (saved.step > l->progress.step)
+        log_step_of_others(l, &saved);
+    hd__metrics_log_event(
+        l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step", (json_int_t)saved.step, "emergency", 1));
+    return 1;
 }
 
 /* NaN, a token out of range: it is there again when the step is. */

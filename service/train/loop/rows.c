@@ -206,7 +206,7 @@ static int32_t gather_ranks(struct hd__train_loop *l, int32_t failed, struct hd_
 {
     double mine[HD__GATHERED] = {0};
     for (int32_t k = 0; k < HD__RANK_NUMBERS; k++)
-        mine[k] = l->rank_sums[k] / (double)l->summed_steps;
+        mine[k] = l->rank_sums[k] / (double)HD__MAX(1, l->summed_steps);
     mine[HD__RANK_RSS] = (double)hd__metrics_resident_bytes();
     mine[HD__RANK_FILES] = (double)hd__metrics_open_files();
     mine[HD__RANK_STAGE] = l->p->stage;

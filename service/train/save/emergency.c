@@ -7,7 +7,8 @@
 
 #define RUN_KEY "run/id"
 #define DATA_KEY "run/data"
-#define MEET_SECONDS 2.0 /* the ranks hear of a fault within one */
+#define SAVED_KEY "run/left" /* the step that was saved after a fault */
+#define MEET_SECONDS 2.0     /* the ranks hear of a fault within one */
 
 /* The state of a rank that is left, as it tells the others. */
 struct holding {
@@ -133,7 +134,23 @@ static void say_not_saved(const struct meeting *m, int64_t newest, const struct 
                 newest, why->message);
 }
 
-static int save_step(struct meeting *m, int64_t step)
+/* The first of those that save tells rank 0, also that it failed. */
+static void tell_saved(const struct meeting *m, int64_t step, struct hd__emergency_saved *saved)
+{
+    const struct hd__emergency *e = m->e;
+    struct hd_error unused = HD_ERROR_INIT;
+    *saved = (struct hd__emergency_saved){.step = step,
+                                          .sequence = e->progress->sequence,
+                                          .tokens = e->progress->tokens,
+                                          .skipped = e->progress->scaler.skipped,
+                                          .loss = e->loss,
+                                          .norm = e->norm,
+                                          .scale = e->scale};
+    if (m->me && m->present[0])
+        hd__store_put(m->store, SAVED_KEY, saved, sizeof *saved, &unused);
+}
+
+static int save_step(struct meeting *m, int64_t step, struct hd__emergency_saved *saved)
 {
     struct hd_error err = HD_ERROR_INIT;
     char run[HD__RUN_ID];
@@ -145,6 +162,8 @@ static int save_step(struct meeting *m, int64_t step)
             : hd__train_checkpointer_save_left(m->e->checkpointer, m->e->progress, m->ranks, run, describe(m), &err);
     if (!rc && m->e->session->env->progress)
         m->e->session->env->progress->saved = step;
+    if (m->me == m->ranks[0])
+        tell_saved(m, rc ? 0 : step, saved);
     if (m->me == m->ranks[0] && rc)
         hd__log(HD_LOG_ERROR, NULL, "the state after step %" PRId64 " could not be saved: %s", step, err.message);
     else if (m->me == m->ranks[0])
@@ -155,11 +174,11 @@ static int save_step(struct meeting *m, int64_t step)
     return !rc;
 }
 
-int hd__train_emergency_save(const struct hd__emergency *e)
+int hd__train_emergency_save(const struct hd__emergency *e, struct hd__emergency_saved *saved_step)
 {
     struct hd_error err = HD_ERROR_INIT, why = HD_ERROR_INIT;
     int32_t size = e->session->env->size;
-    int64_t step, saved = 0, newest;
+    int64_t step = -1, saved = 0, newest;
     int done = 0, storage_failed = 0;
     struct meeting m = {.e = e,
                         .store = e->session->store,
@@ -177,7 +196,7 @@ int hd__train_emergency_save(const struct hd__emergency *e)
         newest = storage_failed ? saved : take_step(&m, INT64_MAX); /* it has said so */
         step = storage_failed ? -1 : choose_step(&m, saved, &why);
         if (step > 0)
-            done = save_step(&m, step);
+            done = save_step(&m, step, saved_step);
         else if (newest > saved || newest < 0)
             say_not_saved(&m, newest, &why);
     } else if (e->progress->step > m.holding[m.me].saved) {
@@ -190,8 +209,12 @@ int hd__train_emergency_save(const struct hd__emergency *e)
     if (m.store) /* one of them may serve the rendezvous: all leave together */
         unheard = hd__store_roll_call(m.store, "leaves", m.present, hd__now() + e->session->compiled->job->comm_timeout,
                                       &err);
-    if (m.n && !unheard && m.present[m.ranks[0]]) /* it has read back what was saved */
+    if (m.n && !unheard && m.present[m.ranks[0]]) { /* it has read back what was saved */
         hd__store_gather_busy(&(struct hd__store_gather){.session = e->session}, 0);
+        size_t bytes = sizeof *saved_step;
+        if (step > 0 && !m.me && m.ranks[0])
+            hd__store_get(m.store, SAVED_KEY, saved_step, &bytes, hd__now() + MEET_SECONDS, &err);
+    }
     free(m.present);
     free(m.holding);
     free(m.ranks);

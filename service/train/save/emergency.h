@@ -19,6 +19,13 @@ struct hd__emergency {
     const char *run;    /* of rank 0; "" elsewhere */
     const char *folder; /* of the checkpoints */
     const struct hd_error *why;
+    double loss, norm, scale; /* of progress->step */
+};
+
+/* A step that was saved, as those tell rank 0 who saved it: it may have failed in that step. */
+struct hd__emergency_saved {
+    int64_t step, sequence, tokens, skipped; /* step 0: none was */
+    double loss, norm, scale;
 };
 
 /* Makes the run's id known to all ranks, in time. Rank 0. */
@@ -30,7 +37,7 @@ int32_t hd__train_emergency_find_run(const struct hd__train_session *session, ch
 void hd__train_emergency_tell_data(struct hd__train_session *session, const struct hd__train_data_mark *data);
 json_t *hd__train_emergency_find_data(const struct hd__train_session *session);
 /* Collective over the ranks that are left, after hd__speaker_fail. Says what became of it. Returns 1 if this rank took
- * part in a save that came to its end. */
-int hd__train_emergency_save(const struct hd__emergency *e);
+ * part in a save that came to its end. *saved is filled in on rank 0, also where others saved. */
+int hd__train_emergency_save(const struct hd__emergency *e, struct hd__emergency_saved *saved);
 
 #endif

@@ -198,6 +198,39 @@ static int checkpoint_rows(const char *job, int64_t step, int emergency)
     return n;
 }
 
+/* Rank 0 fails in an operation that rank 1 ends, and so in a step that rank 1 may have whole and save: it has its row,
+ * since nobody trains it again. */
+START_TEST(failed_alone)
+{
+    char job[16];
+    int ahead = 0;
+    for (int at = 9; at < 15; at++) {
+        snprintf(job, sizeof job, "alone%d", at);
+        unlink("next-operation-began");
+        struct command *c = command_run(
+            SHORT "plugins.path=" ASYNC " comm.hooks=[{\"use\":\"crash\",\"rank\":0,\"at\":%d,\"kind\":\"alone\"}]",
+            job, at);
+        expect_code(c, 1);
+        if (strstr(c->err, IN_UPDATE))
+            continue;
+        int64_t step = saved_step(c);
+        ck_assert_int_gt(step, 0);
+        ahead += strstr(c->err, "[rank 1] the ranks that are left have all of the state") != NULL;
+        curve_read(&parts, job);
+        ck_assert_msg(parts.step[parts.n - 1] == step, "operation %d: saved %d of %d steps", at, (int)step,
+                      (int)parts.step[parts.n - 1]);
+        ck_assert_int_eq(checkpoint_rows(job, step, 1), 1);
+        expect_code(command_run(SHORT, job), 0);
+        struct curve whole, straight;
+        curve_read(&whole, job);
+        expect_code(command_run(SHORT, "straight"), 0);
+        curve_read(&straight, "straight");
+        expect_same_bits(&whole, &straight);
+    }
+    ck_assert_int_gt(ahead, 0);
+}
+END_TEST
+
 /* A save is committed, and the other rank dies before it hears of that: it is on disk, has its row, and is not made
  * again. */
 START_TEST(committed)
@@ -326,6 +359,7 @@ int main(void)
     const struct system_test tests[] = {{"killed", killed, HD__COUNT(whole)},
                                         {"killed at every operation", killed_at_every_operation, 1},
                                         {"killed at a save", killed_at_a_save, 1},
+                                        {"failed alone", failed_alone, 1},
                                         {"committed", committed, 2},
                                         {"not all there", not_all_there, HD__COUNT(torn)},
                                         {"not a number", not_a_number, 2},
