@@ -248,6 +248,7 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     c->config.corpus = &c->corpus;
     c->config.prefix = c->prefix;
     c->config.overwrite = 1; /* the folder's names are the cache's own */
+    c->config.keeps_progress = 1;
     c->config.progress = on_progress;
     c->config.progress_user = &m;
     hd__log(HD_LOG_INFO, NULL, "%s: %u file%s into %s", what, c->corpus.files.count,
@@ -256,6 +257,8 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     hd__tokenize_print_end(&m.print);
     if (!rc)
         rc = write_rows(c, err);
+    if (!rc)
+        hd__tokenize_end(&c->config);
     if (!rc)
         hd__log(HD_LOG_INFO, NULL, "%s: %" PRIu64 " documents, %" PRIu64 " tokens in %.1f s", what, state.documents,
                 state.tokens, state.seconds);

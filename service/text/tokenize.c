@@ -52,7 +52,7 @@ struct tokenize {
     uint32_t n_ring, n_threads;
     uint64_t read, taken, written; /* batches */
     size_t in_flight;              /* bytes of text */
-    int at_end, stop;
+    int at_end, stop, finished;    /* finished: by an earlier call */
     pthread_t threads[256];
 };
 
@@ -455,12 +455,29 @@ static int32_t open_from_progress(struct tokenize *t, struct hd_error *err)
                                    t->done.size, &t->writer, err);
 }
 
+/* Files with their names have what the progress says, which was written before they got them. */
+static int is_finished(const struct tokenize *t)
+{
+    struct hd__indexed there = {0};
+    char *part = hd__format("%s.bin.part", t->config->prefix);
+    int finished = t->config->keeps_progress && t->done.size.documents && access(part, F_OK) &&
+                   !hd__indexed_open(t->config->prefix, &there, NULL) && there.documents == t->done.size.documents &&
+                   there.tokens == t->done.size.tokens;
+    hd__indexed_close(&there);
+    free(part);
+    return finished;
+}
+
 static int32_t open_all(struct tokenize *t, struct hd_error *err)
 {
     const struct hd__tokenize_config *c = t->config;
     int32_t rc = hd__indexed_check_output(c->prefix, c->overwrite, err);
     if (!rc)
         rc = hd__tokenize_progress_read(c, &t->done, err);
+    if (!rc && is_finished(t)) {
+        t->finished = 1;
+        return report(t, c->corpus->bytes, err);
+    }
     if (!rc)
         rc = open_from_progress(t, err);
     if (rc == HD_E_CORRUPT && t->documents && c->overwrite) { /* less is there than was written */
@@ -485,13 +502,21 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
                     "%s: %" PRIu64 " of %" PRIu64 " documents have the text of %s in a content, as letters: if "
                     "the token is meant, leave it to the template",
                     t->config->corpus->sources.at[i], share->letters, share->documents, share->token);
+    int32_t rc = t->config->keeps_progress ? flush(t, err) : HD_OK;
+    if (rc)
+        return rc;
     char *meta = hd__tokenize_meta(t->config, &t->done);
-    int32_t rc = hd__indexed_finish(t->writer, meta, err);
+    rc = hd__indexed_finish(t->writer, meta, err);
     t->writer = NULL;
-    if (!rc)
-        hd__tokenize_progress_remove(t->config);
+    if (!rc && !t->config->keeps_progress)
+        hd__tokenize_end(t->config);
     free(meta);
     return rc;
+}
+
+void hd__tokenize_end(const struct hd__tokenize_config *config)
+{
+    hd__tokenize_progress_remove(config);
 }
 
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err)
@@ -501,13 +526,13 @@ int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokeni
     t->began = t->flushed = hd__now();
     t->done.shares = hd__alloc((config->corpus->sources.count + 1) * sizeof *t->done.shares);
     int32_t rc = open_all(t, err);
-    if (!rc)
+    if (!rc && !t->finished)
         rc = run(t, err);
     stop_threads(t);
     int none = !rc && !t->done.size.documents && (t->done.left_out || !config->overwrite);
     if (none)
         hd__tokenize_progress_remove(config);
-    else if (!rc)
+    else if (!rc && !t->finished)
         rc = finish(t, err);
     hd__indexed_abandon(t->writer, !none);
     hd__documents_close(t->documents);

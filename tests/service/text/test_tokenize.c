@@ -808,6 +808,45 @@ START_TEST(cache_beats)
 }
 END_TEST
 
+static void make_until_hashing(struct hd__token_cache *c, struct beats *b)
+{
+    ck_ok(hd__token_cache_open(c, &err));
+    *b = (struct beats){.prefix = c->prefix, .fails = 1};
+    c->user = b;
+    c->beat = beat_of_hashing;
+    ck_assert_int_eq(hd__token_cache_make(c, &err), HD_E_PEER);
+    c->beat = NULL;
+}
+
+/* Ended behind the last token, before its rows were written: what was tokenized is not tokenized again, unless its text
+ * or its files are others now. */
+START_TEST(cache_ended_while_hashing)
+{
+    static const char *const names[] = {"same.txt", "text.txt", "files.txt"};
+    for (int i = 0; i < 3; i++) {
+        const char *text = put(names[i], "one two"), *mark = put("mark", "");
+        struct hd__token_cache c = cache_of(text);
+        struct beats b;
+        struct stat st;
+        make_until_hashing(&c, &b);
+        char *progress = hd__format("%s.progress", c.prefix), *bin = hd__format("%s.bin", c.prefix);
+        ck_assert(!access(bin, F_OK) && !access(progress, F_OK));
+        if (i == 1)
+            put(names[i], "one 2wo");
+        ck_assert(i != 2 || !truncate(bin, 4));
+        hd__token_cache_close(&c);
+        touched = mark;
+        free(make(text));
+        touched = NULL;
+        ck_assert(!stat(mark, &st));
+        ck_assert_int_eq(st.st_mtim.tv_sec == 1000, i != 0);
+        ck_assert(is_valid(text) && access(progress, F_OK));
+        free(progress);
+        free(bin);
+    }
+}
+END_TEST
+
 int main(void)
 {
     const struct {
@@ -830,7 +869,8 @@ int main(void)
                  {"copies", copies},
                  {"cache", cache},
                  {"cache lock", cache_lock},
-                 {"cache beats", cache_beats}};
+                 {"cache beats", cache_beats},
+                 {"cache ended while hashing", cache_ended_while_hashing}};
     Suite *suite = suite_create("tokenize");
     SRunner *runner = srunner_create(suite);
     for (size_t i = 0; i < HD__COUNT(tests); i++) {
