@@ -56,7 +56,7 @@ static void collect_node(struct hd__agent_lead *l, int32_t i, int32_t rank)
     n->left = n->leaves ? n->at : 0;
     l->stopping |= json_integer_value(json_object_get(done, "stopping")) != 0;
     p->failed_step = HD__MAX(p->failed_step, json_integer_value(json_object_get(done, "failed_step")));
-    p->saved = HD__MAX(p->saved, json_integer_value(json_object_get(done, "saved")));
+    hd__launch_note_saved(p, json_integer_value(json_object_get(done, "saved")));
     json_decref(done);
     hd__store_remove(g->store, key, NULL);
 }

@@ -29,6 +29,13 @@ struct hd__launch_progress {
     int32_t grow;        /* machines have come: the round ends with its next checkpoint */
 };
 
+/* The state after this step is on disk. NULL: another launcher started the ranks. */
+static inline void hd__launch_note_saved(struct hd__launch_progress *p, int64_t step)
+{
+    if (p)
+        p->saved = HD__MAX(p->saved, step);
+}
+
 /* Step of the newest state that a round may go on from. */
 static inline int64_t hd__launch_newest(const struct hd__launch_progress *p)
 {

@@ -571,7 +571,7 @@ static void tell_launcher(const struct hd__train_loop *l)
     if (hd__train_checkpointer_loaded(l->checkpointer)->in_memory)
         p->copied = HD__MAX(p->copied, l->progress.step);
     else
-        p->saved = HD__MAX(p->saved, l->progress.step);
+        hd__launch_note_saved(p, l->progress.step);
 }
 
 /* The run gets its id, and the place that it needs. */

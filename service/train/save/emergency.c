@@ -160,8 +160,8 @@ static int save_step(struct meeting *m, int64_t step, struct hd__emergency_saved
         return 0;
     rc = rc ? rc
             : hd__train_checkpointer_save_left(m->e->checkpointer, m->e->progress, m->ranks, run, describe(m), &err);
-    if (!rc && m->e->session->env->progress)
-        m->e->session->env->progress->saved = step;
+    if (!rc)
+        hd__launch_note_saved(m->e->session->env->progress, step);
     if (m->me == m->ranks[0])
         tell_saved(m, rc ? 0 : step, saved);
     if (m->me == m->ranks[0] && rc)

@@ -164,8 +164,7 @@ static void saved(void *user, uint64_t step)
 {
     struct hd__store_gather *g = user;
     atomic_store(&g->committed, (int64_t)step);
-    if (g->session->env->progress)
-        g->session->env->progress->saved = (int64_t)step;
+    hd__launch_note_saved(g->session->env->progress, (int64_t)step);
 }
 
 struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *g)
