@@ -128,7 +128,8 @@ void lf_hello(struct hd_comm *c, int32_t rank)
 
 int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
 {
-    double asked = lf_now(), deadline = asked + c->world.timeout;
+    double asked = lf_now();
+    struct hd_deadline end = {.at = asked + c->world.timeout, .looked = asked};
     int32_t rank, code;
     for (int32_t i = 0; i < n; i++)
         if (ranks[i] != c->world.rank)
@@ -138,7 +139,7 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
         if (lf_abort_poll(c))
             return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by),
                            c->reason);
-        if (lf_now() > deadline || (peer->broken && lf_now() > peer->gone_at + 1))
+        if (hd_deadline_passed(&end, lf_now()) || (peer->broken && lf_now() > peer->gone_at + 1))
             return hd_fail(err, peer->broken ? HD_E_PEER : HD_E_TIMEOUT,
                            "libfabric: rank %d cannot reach rank %d to make group %s "
                            "(provider %s, %s%s%s)%s",

@@ -97,7 +97,6 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
         nc_op_release(c, op);
         return rc;
     }
-    op->since = nc_now();
     *(self_send ? q->sent_tail : q->tail) = op;
     *(self_send ? &q->sent_tail : &q->tail) = &op->next;
     if (nc_queue_advance(q, &moved, &why)) {
@@ -168,7 +167,7 @@ static int reached(const struct hd_comm *c, void *event)
     return result;
 }
 
-static int32_t check_running(struct nc_queue *q, double now, struct hd_error *err)
+static int32_t check_running(struct nc_queue *q, double looked, double now, struct hd_error *err)
 {
     const struct hd_comm *c = q->group->comm;
     int state = NC_SUCCESS, result;
@@ -189,27 +188,17 @@ static int32_t check_running(struct nc_queue *q, double now, struct hd_error *er
         if (result || (state && state != NC_IN_PROGRESS))
             return nc_check(&c->api, q->comm, result ? result : state, text, err);
     }
-    return q->armed && now - q->since > c->world.timeout ? late(q, text, now - q->since, err) : HD_OK;
-}
-
-static void excuse(struct nc_op *op, double looked, double now)
-{
-    for (; op; op = op->next)
-        op->since = hd_excuse(op->since, looked, HD_LOOK_SECONDS, now);
+    return q->armed && hd_wait_is_late(&q->since, looked, c->world.timeout, now) ? late(q, text, now - q->since, err)
+                                                                                 : HD_OK;
 }
 
 static int32_t check_queue(struct nc_queue *q, double looked, double now, struct hd_error *err)
 {
-    const struct nc_op *op = q->launched ? q->launched : q->head ? q->head : q->sent;
+    struct nc_op *op = q->launched ? q->launched : q->head ? q->head : q->sent;
     char text[160];
-    if (q->launched)
-        q->launched->since = hd_excuse(q->launched->since, looked, HD_LOOK_SECONDS, now);
-    excuse(q->head, looked, now);
-    excuse(q->sent, looked, now);
-    q->since = hd_excuse(q->since, looked, HD_LOOK_SECONDS, now);
-    if (op && now - op->since > q->group->comm->world.timeout)
+    if (op && hd_wait_is_late(&op->since, looked, q->group->comm->world.timeout, now))
         return late(q, nc_op_text(op, text), now - op->since, err);
-    return check_running(q, now, err);
+    return check_running(q, looked, now, err);
 }
 
 static void check_all(struct hd_comm *c, double looked, double now)
@@ -287,19 +276,18 @@ int32_t nc_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
     return rc;
 }
 
-static int32_t give_up(struct hd_comm *c, struct nc_op *op)
+static void give_up(struct nc_op *op, double began)
 {
     struct hd_error err = HD_ERROR_INIT;
     char text[160];
-    late(op->queue, nc_op_text(op, text), nc_now() - op->since, &err);
+    late(op->queue, nc_op_text(op, text), nc_now() - began, &err);
     nc_group_fail(op->group, &err);
-    (void)c;
-    return err.code;
 }
 
 int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct hd_deadline end = {.at = deadline, .looked = nc_now()};
+    double began = nc_now();
+    struct hd_deadline end = {.at = deadline, .looked = began};
     struct nc_op *op;
     int32_t rc;
     nc_lock(c);
@@ -308,7 +296,7 @@ int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct h
         if (nc_turn(c) || op->done)
             continue;
         if (op->group && hd_deadline_passed(&end, nc_now())) {
-            give_up(c, op);
+            give_up(op, began);
             continue;
         }
         nc_unlock(c);

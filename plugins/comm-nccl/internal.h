@@ -54,7 +54,7 @@ struct nc_op {
     const void *from;
     void *to;
     uint64_t bytes; /* of a message */
-    double since;   /* when it was posted */
+    double since;   /* when it was seen to wait at the head of its queue; 0: not yet */
     struct hd_comm_call call;
 };
 

@@ -49,15 +49,16 @@ static int32_t submit(struct uring_engine *u, uint32_t index, struct hd_error *e
 }
 
 /* Handles one completion; after a short one the rest is submitted. */
-static int32_t wait_completion(struct uring_engine *u, double deadline, struct hd_error *err)
+static int32_t wait_completion(struct uring_engine *u, struct hd_deadline *end, struct hd_error *err)
 {
-    double left = deadline - hd__now();
-    struct __kernel_timespec t = {.tv_sec = left > 0 ? (long long)left : 0};
     struct io_uring_cqe *cqe;
     int rc = io_uring_peek_cqe(&u->ring, &cqe);
-    t.tv_nsec = left > 0 ? (long long)((left - (double)t.tv_sec) * 1e9) : 0;
-    if (rc == -EAGAIN)
+    for (int late = 0; !late && (rc == -EAGAIN || rc == -ETIME);) { /* not in one sleep: it may be stopped meanwhile */
+        double left = HD__MIN(HD__MAX(end->at - hd__now(), 0), HD_LOOK_SECONDS / 2);
+        struct __kernel_timespec t = {.tv_nsec = (long long)(left * 1e9)};
         rc = io_uring_wait_cqe_timeout(&u->ring, &cqe, &t);
+        late = hd_deadline_passed(end, hd__now());
+    }
     if (rc == -EINTR)
         return HD_OK;
     if (rc < 0)
@@ -78,6 +79,12 @@ static int32_t wait_completion(struct uring_engine *u, double deadline, struct h
     return r->complete ? HD_OK : submit(u, index, err);
 }
 
+static struct hd_deadline within(double seconds)
+{
+    double now = hd__now();
+    return (struct hd_deadline){.at = now + seconds, .looked = now};
+}
+
 static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
 {
     struct uring_engine *u = (struct uring_engine *)copy->engine;
@@ -87,7 +94,8 @@ static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
     if (index == u->requests.count)
         hd__push(&u->requests, (struct request){0});
     while (u->in_flight >= ENTRIES) {
-        int32_t rc = wait_completion(u, hd__now() + 60, err);
+        struct hd_deadline end = within(60);
+        int32_t rc = wait_completion(u, &end, err);
         if (rc)
             return rc;
     }
@@ -99,10 +107,11 @@ static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
 static int32_t uring_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
     struct uring_engine *u = (struct uring_engine *)copy->engine;
+    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
     uint32_t index = copy->ticket - 1;
     int32_t rc = HD_OK;
     while (!rc && !u->requests.at[index].complete)
-        rc = wait_completion(u, deadline, err);
+        rc = wait_completion(u, &end, err);
     if (!rc)
         u->requests.at[index].used = 0;
     return rc;
@@ -112,7 +121,7 @@ static void uring_close(struct hd__copy_engine *engine)
 {
     struct uring_engine *u = (struct uring_engine *)engine;
     struct hd_error err = HD_ERROR_INIT;
-    while (u->in_flight && !wait_completion(u, hd__now() + 10, &err))
+    for (struct hd_deadline end = within(10); u->in_flight && !wait_completion(u, &end, &err); end = within(10))
         ;
     io_uring_queue_exit(&u->ring);
     hd__free_array(&u->requests);
