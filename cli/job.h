@@ -7,6 +7,9 @@
 #include "service/train/session.h"
 #include "service/train/token_origin.h"
 
+/* GOMP_SPINCOUNT, where nobody has set it: threads of a kernel that is done wait for about 0.2 ms, and then sleep. */
+#define HD__CLI_OMP_SPINS "20000"
+
 struct hd__cli_job_arguments {
     const char *file;
     const char *const *overrides; /* key=value words */

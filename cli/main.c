@@ -178,7 +178,7 @@ static int wants_help(int argc, char **argv)
 static void limit_omp_spinning(void)
 {
     if (!getenv("OMP_WAIT_POLICY"))
-        setenv("GOMP_SPINCOUNT", "20000", 0);
+        setenv("GOMP_SPINCOUNT", HD__CLI_OMP_SPINS, 0);
 }
 
 int hd__cli_check_stdout(int code)

@@ -11,7 +11,9 @@
 #include "analysis/tp_span_warning.h"
 #include "cli/warnings/warnings.h"
 #include "core/base/file.h"
+#include "core/base/yaml_tree.h"
 #include "runtime/cpu/parallel_for.h"
+#include "runtime/cpu/share.h"
 #include "runtime/exec/device.h"
 #include "runtime/exec/profile.h"
 #include "service/launch/external.h"
@@ -175,7 +177,7 @@ static void warn_threads(const struct hd__job *job, int32_t local_ranks)
 {
     const struct hd__job_value *threads = hd__job_value_get(job, "device.threads"); /* of device cpu */
     const char *omp = getenv("OMP_NUM_THREADS");
-    int32_t share = HD__MAX(hd__cpu_count() / local_ranks, 1);
+    int32_t share = hd__cpu_share(local_ranks, local_ranks);
     if (omp && threads && !json_integer_value(threads->json) && atoi(omp) != share && !getenv("TORCHELASTIC_RUN_ID"))
         hd__log(HD_LOG_WARN, NULL, "OMP_NUM_THREADS is %s, and not read: a rank has %d of the cores, or device.threads",
                 omp, share);
@@ -376,10 +378,26 @@ static int train_round(void *user, const struct hd__launch_env *env)
     return hd__cli_check_stdout(train_rank(t->loaded.compiled, env));
 }
 
+/* Threads of ranks that share cores have to give them away at once. OpenMP's library would see that by itself, but it
+ * counts cores when device cpu is loaded, before ranks are bound to their own; it reads this then, too. */
+static void limit_omp_waiting(const struct hd__job *job)
+{
+    const struct hd__tree_node *device = job->device->node, *threads = device ? hd__tree_get(device, "threads") : NULL;
+    const char *spins = getenv("GOMP_SPINCOUNT");
+    if (!threads || !threads->text || getenv("OMP_WAIT_POLICY") || (spins && strcmp(spins, HD__CLI_OMP_SPINS)) ||
+        atoll(threads->text) <= HD__MAX(1, hd__cpu_count() / (int32_t)job->ranks_each))
+        return;
+    unsetenv("GOMP_SPINCOUNT");
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+}
+
 /* As many machines as there may be, or the most that the job fits on. */
 static int load(struct hd__cli_training *t)
 {
-    int code = hd__cli_load_job(&t->arguments, t->launched, &t->loaded);
+    int code = hd__cli_resolve_job(&t->arguments, t->launched, &t->loaded);
+    if (!code && !t->launched)
+        limit_omp_waiting(t->loaded.job);
+    code = code ? code : hd__cli_compile_job(&t->loaded);
     for (int32_t n = t->nodes.max - 1; code && t->loaded.job && t->nodes.min && n >= t->nodes.min; n--) {
         int64_t each = t->loaded.job->ranks_each;
         if (!each || t->loaded.job->mistakes.count > 1)

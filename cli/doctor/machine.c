@@ -1,7 +1,6 @@
 /* heddle doctor: the processor, its clocks and the machine's; memory, cgroup, huge pages and limits. */
 #include <dirent.h>
 #include <errno.h>
-#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -11,6 +10,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/doctor/doctor.h"
+#include "runtime/cpu/share.h"
 #include "service/train/train.h"
 
 #define OK HD__DOCTOR_OK
@@ -81,61 +81,9 @@ static void check_clocks(struct hd__doctor *d)
 
 /* ---- cgroup */
 
-/* The least quota, in cores, of this process' cgroups (v2, then v1), up to the root of what can be seen; 0: none. */
-static double least_quota(const char *root, const char *group, const char *file)
-{
-    char *path = hd__format("%s%s", root, group), text[64];
-    double least = 0;
-    for (size_t base = strlen(root);;) {
-        char *at = hd__format("%s/%s", path, file), *slash;
-        double quota = 0, period = 100000;
-        if (hd__doctor_read(at, text, sizeof text)) {
-            sscanf(text, "%lf %lf", &quota, &period);
-            free(at);
-            at = hd__format("%s/cpu.cfs_period_us", path);
-            if (strcmp(file, "cpu.max") && hd__doctor_read(at, text, sizeof text))
-                period = strtod(text, NULL);
-        }
-        free(at);
-        if (quota > 0 && period > 0)
-            least = least > 0 ? fmin(least, quota / period) : quota / period;
-        slash = strrchr(path, '/');
-        if (!slash || (size_t)(slash - path) < base)
-            break;
-        *slash = 0;
-    }
-    free(path);
-    return least;
-}
-
-static double cpu_quota(void)
-{
-    FILE *f = fopen("/proc/self/cgroup", "r");
-    char line[4096];
-    double least = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        char *of = strchr(line, ':'), *group = of ? strchr(of + 1, ':') : NULL;
-        double quota = 0;
-        if (!group)
-            continue;
-        *group++ = 0;
-        group[strcspn(group, "\n")] = 0;
-        group[strcmp(group, "/") ? strlen(group) : 0] = 0;
-        if (!strcmp(of, ":"))
-            quota = least_quota("/sys/fs/cgroup", group, "cpu.max");
-        else if (strstr(of, ":cpu,") || !strcmp(of, ":cpu") || strstr(of, ",cpu,"))
-            quota = least_quota("/sys/fs/cgroup/cpu", group, "cpu.cfs_quota_us");
-        if (quota > 0)
-            least = least > 0 ? fmin(least, quota) : quota;
-    }
-    if (f)
-        fclose(f);
-    return least;
-}
-
 static void check_cgroup(struct hd__doctor *d)
 {
-    double quota = cpu_quota(), n = cores();
+    double quota = hd__cpu_quota(), n = cores();
     if (!(quota > 0))
         hd__doctor_add(d, OK, "cgroup", "cpu quota", NULL, "none");
     else if (quota < n)

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "runtime/cpu/parallel_for.h"
+#include "runtime/cpu/share.h"
 #include "runtime/exec/copy/copy.h"
 #include "runtime/exec/transports.h"
 
@@ -30,11 +31,11 @@ static int32_t locate(const struct hd__compiled *c, struct hd_error *err)
 int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
                              int32_t local_ranks, struct hd_error *err)
 {
-    int32_t cores = hd__cpu_count(), pinned = cores < sysconf(_SC_NPROCESSORS_ONLN);
+    int32_t pinned = hd__cpu_count() < sysconf(_SC_NPROCESSORS_ONLN);
     struct hd_device_place place = {.struct_size = sizeof place,
                                     .local_rank = local_rank,
                                     .local_ranks = local_ranks,
-                                    .threads = HD__MAX(1, pinned ? cores : cores / local_ranks)};
+                                    .threads = hd__cpu_share(pinned ? 1 : local_ranks, local_ranks)};
     int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
     if (rc)
         return rc;

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/cpu/parallel_for.h"
 #include "tests/system/system.h"
 
 static struct command *start_launched(int rank, int size, int port, const char *words)
@@ -534,6 +535,23 @@ START_TEST(in_a_batch_script)
 }
 END_TEST
 
+/* Two threads of a rank on its one core sleep where they wait: each would hold the core against the other. */
+START_TEST(threads_that_share_cores)
+{
+    int cores = hd__cpu_count();
+    for (int i = 0; i < 2; i++) {
+        struct command *c = command_run_env("GOMP_SPINCOUNT=20000",
+                                            "train llama.yaml mesh.dp=2 job.steps=1000000 job.name=waits "
+                                            "device.threads=%d launch.notice={\"command\":\"env>seen\",\"every\":0.01}",
+                                            i ? HD__MAX(cores, 2) : HD__MAX(cores / 2, 1));
+        expect_code(c, 3);
+        const char *seen = read_file("seen");
+        ck_assert_msg(!strstr(seen, "OMP_WAIT_POLICY=passive") == !i && !strstr(seen, "GOMP_SPINCOUNT=") == i, "%d: %s",
+                      i, seen);
+    }
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"launched by environment", launched_by_environment, 1},
@@ -553,6 +571,7 @@ int main(void)
                                         {"rank 0 never comes", rank_0_never_comes, 2},
                                         {"tensor parallel across machines", tensor_parallel_across_machines, 1},
                                         {"an added strategy is said once", an_added_strategy_is_said_once, 1},
+                                        {"threads that share cores", threads_that_share_cores, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-launched", tests);
 }

@@ -280,6 +280,19 @@ START_TEST(planted_kernel)
 }
 END_TEST
 
+/* A rank has as many threads as its share of the quota lets run, not one for each core. */
+START_TEST(threads_of_a_quota)
+{
+    enter_namespace();
+    mkdir("cgroup", 0755);
+    write_file("cgroup/cpu.max", "150000 100000\n");
+    put_over("/sys/fs/cgroup", "cgroup", NULL);
+    struct command *c = command_run_env("OMP_NUM_THREADS=9999", "train llama.yaml --dry-run device.threads=0");
+    expect_code(c, 0);
+    expect_says(c, "OMP_NUM_THREADS is 9999, and not read: a rank has 1 of the cores");
+}
+END_TEST
+
 /* Mounts need root. */
 static int may_mount(void)
 {
@@ -301,6 +314,7 @@ int main(void)
                                         {"GPUs", gpus, 1},
                                         {may_mount() ? "small shared memory" : NULL, small_shared_memory, 1},
                                         {"planted kernel", planted_kernel, 1},
+                                        {"threads of a quota", threads_of_a_quota, 1},
                                         {NULL, NULL, 0}};
     return system_run("doctor", tests);
 }

@@ -1,0 +1,75 @@
+#include "runtime/cpu/share.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/cpu/parallel_for.h"
+
+static int read_line(const char *path, char *out, size_t room)
+{
+    FILE *f = fopen(path, "re");
+    int found = f && fgets(out, (int)room, f);
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* The least quota, in cores, of this process' cgroups (v2, then v1), up to the root of what can be seen; 0: none. */
+static double least_quota(const char *root, const char *group, const char *file)
+{
+    char *path = hd__format("%s%s", root, group), text[64];
+    double least = 0;
+    for (size_t base = strlen(root);;) {
+        char *at = hd__format("%s/%s", path, file), *slash;
+        double quota = 0, period = 100000;
+        if (read_line(at, text, sizeof text)) {
+            sscanf(text, "%lf %lf", &quota, &period);
+            free(at);
+            at = hd__format("%s/cpu.cfs_period_us", path);
+            if (strcmp(file, "cpu.max") && read_line(at, text, sizeof text))
+                period = strtod(text, NULL);
+        }
+        free(at);
+        if (quota > 0 && period > 0)
+            least = least > 0 ? fmin(least, quota / period) : quota / period;
+        slash = strrchr(path, '/');
+        if (!slash || (size_t)(slash - path) < base)
+            break;
+        *slash = 0;
+    }
+    free(path);
+    return least;
+}
+
+double hd__cpu_quota(void)
+{
+    FILE *f = fopen("/proc/self/cgroup", "r");
+    char line[4096];
+    double least = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        char *of = strchr(line, ':'), *group = of ? strchr(of + 1, ':') : NULL;
+        double quota = 0;
+        if (!group)
+            continue;
+        *group++ = 0;
+        group[strcspn(group, "\n")] = 0;
+        group[strcmp(group, "/") ? strlen(group) : 0] = 0;
+        if (!strcmp(of, ":"))
+            quota = least_quota("/sys/fs/cgroup", group, "cpu.max");
+        else if (strstr(of, ":cpu,") || !strcmp(of, ":cpu") || strstr(of, ",cpu,"))
+            quota = least_quota("/sys/fs/cgroup/cpu", group, "cpu.cfs_quota_us");
+        if (quota > 0)
+            least = least > 0 ? fmin(least, quota) : quota;
+    }
+    if (f)
+        fclose(f);
+    return least;
+}
+
+int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota)
+{
+    double quota = hd__cpu_quota() / of_quota;
+    int32_t cores = hd__cpu_count() / of_cores;
+    return HD__MAX(1, quota > 0 && quota < cores ? (int32_t)quota : cores);
+}

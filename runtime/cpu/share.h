@@ -1,0 +1,13 @@
+/* runtime/cpu/share: threads that this process can keep busy, by its cores and its cgroups' quota. */
+#ifndef HD_RUNTIME_CPU_SHARE_H
+#define HD_RUNTIME_CPU_SHARE_H
+
+#include "core/base/base.h"
+
+/* Cores' worth of time that this process' cgroups allow it; 0: no limit. */
+double hd__cpu_quota(void);
+/* Of processes that share its cores, and of those that share the quota, which are more where each is bound to cores of
+ * its own. At least 1. */
+int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota);
+
+#endif
