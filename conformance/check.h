@@ -62,7 +62,7 @@ struct conf_target {
     uint32_t kind;
     struct hd__plugins *plugins;
     const struct hd__component *component;
-    const char *set[32]; /* "key=value", of the words set:key=value */
+    const char **set; /* "key=value", of the words set:key=value */
     size_t n_set;
     const char *only; /* checks whose line has this text; NULL: all */
     const char *at;   /* ckpt: where the store is; NULL: in a folder of the check's own */

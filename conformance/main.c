@@ -69,7 +69,7 @@ static int read_target(const char *word)
 
 static int read_word(const struct conf_kind *kind, const char *word)
 {
-    if (!strncmp(word, "set:", 4) && strchr(word, '=') && conf_target.n_set < HD__COUNT(conf_target.set))
+    if (!strncmp(word, "set:", 4) && strchr(word, '='))
         conf_target.set[conf_target.n_set++] = word + 4;
     if (!strncmp(word, "only=", 5) && word[5])
         return (conf_target.only = word + 5) != NULL;
@@ -166,6 +166,7 @@ int main(int argc, char **argv)
         kind = kinds[k].kind == conf_target.kind ? &kinds[k] : kind;
     if (!kind)
         return refuse("no conformance test for kind %s yet", hd__kind_name(conf_target.kind));
+    conf_target.set = hd__alloc((size_t)argc * sizeof *conf_target.set);
     transport_told = 1; /* as in a job, unless a word says `alone` */
     for (int i = 2; i < argc; i++)
         if (!read_word(kind, argv[i]))

@@ -209,12 +209,15 @@ static char *choice_at(const char *choices, int64_t i, struct hd__arena *arena)
 
 static int32_t parse_enum(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
 {
-    const char *words[64];
+    const char **words = NULL;
     struct hd__arena scratch = {0};
     struct hd__text all = {0};
     int32_t n = 0, rc = HD_OK;
-    while (n < 64 && (words[n] = choice_at(o->choices, n, &scratch)))
+    for (const char *c = o->choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
         n++;
+    words = hd__arena_alloc(&scratch, (size_t)n * sizeof *words);
+    for (int32_t i = 0; i < n; i++)
+        words[i] = choice_at(o->choices, i, &scratch);
     for (out->i32 = 0; out->i32 < n && strcmp(text, words[out->i32]); out->i32++)
         hd__text_add(&all, "%s%s", out->i32 ? ", " : "", words[out->i32]);
     if (out->i32 == n) /* no case: full_shard is FULL_SHARD */

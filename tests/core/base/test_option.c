@@ -165,6 +165,22 @@ static const struct {
     {"ratios", "[0.5, 1.5]", "1.5 is out of range: 0 to 1"},
 };
 
+START_TEST(many_choices)
+{
+    enum { CHOICES = 100 };
+    struct hd__text choices = {0};
+    int32_t at = -1;
+    for (int i = 0; i < CHOICES; i++)
+        hd__text_add(&choices, "%sc%d", i ? "|" : "", i);
+    struct hd_option o = {.name = "n", .type = HD_OPT_ENUM, .choices = choices.at};
+    ck_assert_int_eq(hd__option_parse(&o, "c99", &at, &arena, &err), HD_OK);
+    ck_assert_int_eq(at, 99);
+    ck_assert_int_eq(hd__option_parse(&o, "c100", &at, &arena, &err), HD_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "98, c99; did you mean c10?"));
+    hd__text_free(&choices);
+}
+END_TEST
+
 START_TEST(value)
 {
     ck_assert_str_eq(parse(values[_i].option, values[_i].text), values[_i].want);
@@ -350,6 +366,7 @@ int main(void)
     TCase *tc = tcase_create("option");
     tcase_add_loop_test(tc, value, 0, HD__COUNT(values));
     tcase_add_loop_test(tc, wrong_table, 0, HD__COUNT(wrong));
+    tcase_add_test(tc, many_choices);
     tcase_add_test(tc, extremes);
     tcase_add_test(tc, words);
     tcase_add_test(tc, names_beside);

@@ -142,6 +142,7 @@ refused 2 "'few' is not understood: what device takes is set:KEY=VALUE, table ("
 refused 2 "'soak=3' is not understood" optim-adamw soak=3
 refused 2 "has no option 'speed'" optim-adamw set:speed=3
 refused 2 "set:KEY=VALUE" optim-adamw set:lr=quick
+refused 2 "has no option 'speed'" optim-adamw $(printf 'set:lr=1e-3 %.0s' $(seq 40)) set:speed=3
 refused 1 "no check of optim-adamw has 'xyzzy'" optim-adamw only=xyzzy
 touch heddle-optim-empty.so
 refused 1 "cannot be loaded" ./heddle-optim-empty.so
