@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/data/data.h"
@@ -294,6 +295,24 @@ static int32_t append(const struct request *r, const char *path, const struct hd
     return rc;
 }
 
+/* One .bin that two of the words name, or lead to. */
+static void warn_of_repeats(const struct hd__cli_words *words)
+{
+    json_t *seen = json_object();
+    for (size_t i = 0; i < words->count; i++) {
+        char *prefix = hd__indexed_prefix(words->at[i]), *bin = hd__format("%s.bin", prefix), *key;
+        struct stat st;
+        key = stat(bin, &st) ? hd__strdup(bin) : hd__format("%ju %ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+        if (json_object_get(seen, key))
+            hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written", words->at[i]);
+        json_object_set_new(seen, key, json_true());
+        free(key);
+        free(bin);
+        free(prefix);
+    }
+    json_decref(seen);
+}
+
 static int32_t merge(struct request *r, struct hd_error *err)
 {
     struct hd__indexed first;
@@ -303,11 +322,8 @@ static int32_t merge(struct request *r, struct hd_error *err)
         return rc;
     json_t *meta = hd__indexed_meta(&first);
     rc = hd__indexed_copy_open(r->to, &first, r->overwrite, &c, err);
-    for (size_t i = 1; i < r->words->count && !rc; i++)
-        for (size_t k = 0; k < i; k++)
-            if (hd__indexed_is_same(r->words->at[i], r->words->at[k]))
-                hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written",
-                        r->words->at[i]);
+    if (!rc)
+        warn_of_repeats(r->words);
     for (size_t i = 0; i < r->words->count && !rc; i++)
         rc = append(r, r->words->at[i], &first, meta, &c, err);
     if (!rc && !(rc = hd__indexed_copy_finish(&c, meta, err)))

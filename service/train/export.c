@@ -19,34 +19,51 @@
 struct file_tensor {
     char *name; /* owned */
     int64_t shape[HD_MAX_DIMS];
-    uint32_t ndim;
+    uint32_t ndim, last; /* last: its piece that was found last */
 };
 
 struct file_slice { /* a parameter's slice of a file tensor */
-    uint32_t file, param;
-    int64_t index; /* index among the tensors that the parameter consists of */
+    uint32_t param;
+    uint32_t before; /* another piece of its file tensor; itself: there is none */
+    int64_t index;   /* index among the tensors that the parameter consists of */
+};
+
+struct flat_place {
+    uint32_t flat, index; /* of its parameters */
 };
 
 struct tensors {
     HD__ARRAY(struct file_tensor) files;
     HD__ARRAY(struct file_slice) piece;
+    struct flat_place *place; /* of each parameter of the program */
 };
 
 static void list_tensors(const struct hd_program *p, struct tensors *all)
 {
+    json_t *by_name = json_object();
     for (uint32_t i = 0; i < p->params.count; i++)
         for (int64_t n = 0; n < hd__ckpt_file_tensor_count(p, i); n++) {
             struct file_tensor f = {.name = hd__ckpt_file_tensor_name(p, i, n)};
-            struct file_slice piece = {.param = i, .index = n};
+            struct file_slice piece = {.param = i, .before = all->piece.count, .index = n};
+            json_t *known = json_object_get(by_name, f.name);
             f.ndim = hd__ckpt_file_tensor_shape(p, i, f.shape);
-            while (piece.file < all->files.count && strcmp(all->files.at[piece.file].name, f.name))
-                piece.file++;
-            if (piece.file == all->files.count)
-                hd__push(&all->files, f);
-            else
+            f.last = all->piece.count;
+            if (known) {
+                struct file_tensor *file = &all->files.at[json_integer_value(known)];
+                piece.before = file->last;
+                file->last = f.last;
                 free(f.name);
+            } else {
+                json_object_set_new(by_name, f.name, json_integer((json_int_t)all->files.count));
+                hd__push(&all->files, f);
+            }
             hd__push(&all->piece, piece);
         }
+    json_decref(by_name);
+    all->place = hd__alloc(p->params.count * sizeof *all->place);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
+            all->place[p->flats.at[f].params[k]] = (struct flat_place){f, k};
 }
 
 /* Copies one parameter, or one of the tensors that it consists of, to its rows of the file tensor. Both row-major. */
@@ -62,18 +79,14 @@ static void copy_to_file_tensor(const struct hd_program *p, const struct file_sl
         hd__to_f32(dtype, from + row * part.own * size, to + row * part.width + part.skip, (uint64_t)part.own);
 }
 
-static const char *master_weights(struct hd__train_session *s, uint32_t param, uint32_t *dtype)
+static const char *master_weights(struct hd__train_session *s, struct flat_place place, uint32_t *dtype)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
-    for (uint32_t f = 0; f < p->flats.count; f++)
-        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
-            if (p->flats.at[f].params[k] == param) {
-                hd_tensor master = p->flats.at[f].tensor[HD__FLAT_MASTER];
-                *dtype = hd__tensor_const(p, master)->dtype;
-                return (const char *)hd__exec_host_data(s->exec, master) +
-                       p->flats.at[f].offset[k] * (int64_t)hd_dtype_size(*dtype);
-            }
-    return NULL;
+    const struct hd__flat *flat = &p->flats.at[place.flat];
+    hd_tensor master = flat->tensor[HD__FLAT_MASTER];
+    *dtype = hd__tensor_const(p, master)->dtype;
+    return (const char *)hd__exec_host_data(s->exec, master) +
+           flat->offset[place.index] * (int64_t)hd_dtype_size(*dtype);
 }
 
 /* ---- files. Each is written under a temporary name and renamed when it is complete. */
@@ -116,12 +129,12 @@ static int32_t write_tensor(const struct export *e, const struct tensors *all, c
     float *values = hd__alloc(item->bytes / hd_dtype_size(item->dtype) * sizeof *values);
     void *out = item->dtype == HD_F32 ? values : hd__alloc(item->bytes);
     int32_t rc = HD_OK;
-    for (uint32_t k = 0; k < all->piece.count; k++)
-        if (all->piece.at[k].file == number) {
-            uint32_t dtype = HD_F32;
-            const char *weights = master_weights(e->session, all->piece.at[k].param, &dtype);
-            copy_to_file_tensor(p, &all->piece.at[k], dtype, weights, values);
-        }
+    for (uint32_t k = all->files.at[number].last, more = 1; more; k = all->piece.at[k].before) {
+        uint32_t dtype = HD_F32;
+        const char *weights = master_weights(e->session, all->place[all->piece.at[k].param], &dtype);
+        copy_to_file_tensor(p, &all->piece.at[k], dtype, weights, values);
+        more = all->piece.at[k].before != k;
+    }
     if (out != values)
         rc = convert(e, item, values, out, err);
     if (!rc && (fseeko(file, (off_t)item->offset, SEEK_SET) || fwrite(out, 1, item->bytes, file) != item->bytes))
@@ -158,6 +171,7 @@ static int32_t write_weights(const struct export *e, const char *source, FILE *f
         free(all.files.at[i].name);
     hd__free_array(&all.files);
     hd__free_array(&all.piece);
+    free(all.place);
     free(items);
     return rc;
 }

@@ -85,8 +85,11 @@ START_TEST(rearranged)
             json_decref(o);
         }
     }
-    expect_says(command_run("data merge part-test ./part-test.bin --to merged-twice"),
-                "part-test.bin is named more than once: so often");
+    struct command *thrice = command_run("data merge part-test ./part-test.bin part-test.idx --to merged-thrice");
+    expect_says(thrice, "part-test.bin is named more than once: so often");
+    expect_says(thrice, "part-test.idx is named more than once: so often");
+    const char *second = strstr(strstr(thrice->err, "more than once") + 1, "more than once");
+    ck_assert_ptr_null(strstr(second + 1, "more than once"));
     expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --field f --to fielded corpus.txt"),
                 "warning: --field f has no effect: no file is of JSON lines");
     expect_says(command_run("data shuffle part-test --to ./part-test --overwrite"), "is what is read");
