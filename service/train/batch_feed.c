@@ -128,7 +128,7 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .held_out = is_tail(job, part),
         .shuffle = job->shuffle && part == HD__FEED_TRAIN,
         .shuffle_buffer = job->shuffle_buffer,
-        .documents = job->documents,
+        .documents = part == HD__FEED_UNPACKED ? 0 : job->documents,
         .val_fraction = part == HD__FEED_TEST || job->val.count ? 0 : job->val_fraction,
         .seq_len = job->seq_len,
         .vocab = compiled->info.vocab,

@@ -297,13 +297,17 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
     size_t n = (size_t)job->seq_len;
     struct hd_error unused = HD_ERROR_INIT;
     struct hd__train_feed *feed = s->train_feed, *opened = NULL;
-    if (!feed && s->weights_for & HD__DIFF_EVAL && job->documents != HD__DOCUMENTS_PACK &&
+    int counts =
+        !feed && job->documents == HD__DOCUMENTS_PACK; /* it is not packed to be compared: tokens are counted */
+    if (!feed && s->weights_for & HD__DIFF_EVAL &&
         hd__train_corpus_is_split(s->compiled, !!(s->weights_for & HD__DIFF_TEST)) &&
-        !hd__train_feed_open(s->compiled, s->env->rank, HD__FEED_TRAIN, &opened, &unused))
+        !hd__train_feed_open(s->compiled, s->env->rank, counts ? HD__FEED_UNPACKED : HD__FEED_TRAIN, &opened, &unused))
         feed = opened;
     const struct hd__data *data = feed && !job->on_error ? hd__train_feed_data(feed) : NULL;
-    int32_t *ids = data ? hd__alloc(2 * n * sizeof *ids) : NULL;
-    if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
+    int32_t *ids = data && !counts ? hd__alloc(2 * n * sizeof *ids) : NULL;
+    if (data && counts)
+        snprintf(out->text, sizeof out->text, "%llu tokens", (unsigned long long)hd__data_tokens(data));
+    else if (data && !hd__data_read(data, 0, ids, ids + n, 0, job->seq_len, &unused)) {
         snprintf(out->text, sizeof out->text, "%llu tokens, checksum of the first sequence %08x",
                  (unsigned long long)hd__data_tokens(data), (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
         snprintf(out->samples, sizeof out->samples, "%016llx", (unsigned long long)hash_samples(data, ids, n));
@@ -332,8 +336,10 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
 {
     const char *before = json_string_value(json_object_get(state, "data")),
                *sampled = json_string_value(json_object_get(state, "data_samples"));
-    int same = !strcmp(data->text, before);
-    if (!same || (sampled && strcmp(data->samples, sampled) != 0))
+    int counted =
+        !*data->samples && !strncmp(data->text, before, strlen(data->text)) && before[strlen(data->text)] == ',';
+    int same = counted || !strcmp(data->text, before);
+    if (!same || (sampled && !counted && strcmp(data->samples, sampled) != 0))
         hd__log(HD_LOG_WARN, NULL, "%s: data.train is not what it was when checkpoint %s was saved: %s%s",
                 hd__job_where(job, "data.train"), name,
                 same ? "as many tokens and the same first sequence, and other ones between"

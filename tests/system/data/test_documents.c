@@ -59,6 +59,23 @@ START_TEST(position_and_batches)
 }
 END_TEST
 
+/* A packed corpus is not packed to be compared with what a checkpoint was trained on: its tokens are counted. */
+START_TEST(evaluated_on_others)
+{
+#define EVALUATED "llama.yaml data.train=packed.txt checkpoint.dir=packed data.val_fraction=0.1 eval.batches=1 " PACK
+    ck_assert_int_eq(system("cp corpus.txt packed.txt"), 0);
+    expect_code(command_run("train " EVALUATED " eval.every=4"), 0);
+    struct command *c = command_run("eval " EVALUATED);
+    ck_assert_msg(!c->code && !strstr(c->err, "is not what it was"), "%s", c->err);
+    ck_assert_int_eq(system("head -c 50000 corpus.txt > packed.txt"), 0);
+    c = command_run("eval " EVALUATED);
+    expect_code(c, 0);
+    expect_says(c,
+                "data.train is not what it was when checkpoint step-00000004 was saved: it is 45000 tokens, and was ");
+    expect_says(c, ": what is evaluated here may have been trained on");
+}
+END_TEST
+
 /* The three ways differ, and say what they are. */
 START_TEST(the_ways_differ)
 {
@@ -110,6 +127,7 @@ int main(void)
                                         {"gpt2", gpt2, 1},
                                         {"experts", experts, 1},
                                         {"position and batches", position_and_batches, 1},
+                                        {"evaluated on others", evaluated_on_others, 1},
                                         {"the ways differ", the_ways_differ, 1},
                                         {"refusals", refusals, 1},
                                         {NULL, NULL, 0}};
