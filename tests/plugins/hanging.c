@@ -70,6 +70,13 @@ static int32_t hanging_commit(struct hd_ckpt_tx *tx, struct hd_error *err)
     return rc;
 }
 
+static int32_t hanging_move(struct hd_ckpt *ckpt, const char *name, const char *to, struct hd_error *err)
+{
+    while (asked->slow && access("disk-goes-on", F_OK))
+        usleep(1000);
+    return posix->move(ckpt, name, to, err);
+}
+
 static struct hd_option options[10] = {
     {.name = "hang",
      .type = HD_OPT_BOOL,
@@ -84,7 +91,7 @@ static struct hd_option options[10] = {
     {.name = "slow",
      .type = HD_OPT_BOOL,
      .value = "false",
-     .help = "it writes once there is a file disk-goes-on",
+     .help = "it writes and moves once there is a file disk-goes-on",
      .offset = offsetof(struct settings, slow)},
     {.name = "commits",
      .type = HD_OPT_BOOL,
@@ -122,5 +129,6 @@ const struct hd_plugin *HD_PLUGIN_ENTRY(void)
     ops.open = hanging_open;
     ops.flush = hanging_flush;
     ops.commit = hanging_commit;
+    ops.move = hanging_move;
     return &plugin;
 }

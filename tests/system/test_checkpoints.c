@@ -534,6 +534,19 @@ START_TEST(look_at_a_running_job)
 }
 END_TEST
 
+/* A storage that does not answer when rank 0 moves what is another run's: the job ends, and says at what. */
+START_TEST(move_hangs)
+{
+    train(&whole, "moved", "llama.yaml job.steps=4 checkpoint.dir=moved checkpoint.every=2");
+    struct command *c = command_run("train llama.yaml mesh.dp=2 job.steps=4 comm.timeout=5s plugins.path=" ASYNC
+                                    " checkpoint={\"use\":\"hanging\",\"dir\":\"moved\",\"slow\":true,"
+                                    "\"resume\":\"overwrite\"}");
+    expect_code(c, 1);
+    expect_says(c, "[rank 1] warning: rank 0 still moves 2 checkpoints of moved aside");
+    expect_says(c, "rank 0 moves checkpoints of moved aside, and has not moved one of the 2 that are left for ");
+}
+END_TEST
+
 /* The scheme of checkpoint.dir names the plug-in that stores it, also one that is not heddle's. */
 START_TEST(scheme_of_a_plugin)
 {
@@ -848,6 +861,7 @@ int main(void)
                                         {"padded vocabulary", padded_vocabulary, 2},
                                         {"look at them", look_at_them, 1},
                                         {"look at a running job", look_at_a_running_job, 1},
+                                        {"move hangs", move_hangs, 1},
                                         {"scheme of a plugin", scheme_of_a_plugin, 1},
                                         {"sample", sample, 1},
                                         {"two folders", two_folders, 1},

@@ -75,9 +75,9 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer,
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *checkpointer, char run[HD__RUN_ID],
                                      struct hd_error *err);
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
-/* On the other ranks: until rank 0 has begun and set aside, for as long as it lives and that takes: in a store of
- * objects what is moved is copied. */
-void hd__train_checkpointer_wait_aside(struct hd__train_checkpointer *checkpointer);
+/* On the other ranks: until rank 0 has begun and set aside. In a store of objects what is moved is copied: for each as
+ * long as a slow disk takes for its bytes, beside comm.timeout. */
+int32_t hd__train_checkpointer_wait_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 /* Its address stays valid until close; NULL is fine: nothing was loaded. */
 const struct hd__train_loaded *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
 

@@ -6,8 +6,12 @@
 #include "core/job/job.h"
 #include "runtime/rendezvous/store.h"
 
-#define ASIDE "checkpoints/aside" /* how many rank 0 is about to move */
-#define MOVED "checkpoints/moved" /* it has */
+#define ASIDE "checkpoints/aside/%u" /* so many has rank 0 moved: struct aside */
+
+struct aside {
+    uint32_t left, reserved;
+    double seconds; /* that the next may take */
+};
 
 /* The first folder DIR.1, DIR.2, ... without checkpoints: another store of this kind. */
 static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **folder, struct hd_error *err)
@@ -70,6 +74,30 @@ struct hd__shared_place *hd__train_checkpointer_place(struct hd__train_checkpoin
     return &k->place;
 }
 
+/* One without an index has at most what this job would save, or what the largest has. */
+static uint64_t aside_bytes(const struct hd__train_checkpointer *k, uint64_t step)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__ckpt *ckpt = NULL;
+    char name[32];
+    hd__ckpt_step_name(step, name);
+    uint64_t bytes = hd__ckpt_open(&k->store, name, &ckpt, &unused) ? 0 : hd__ckpt_total_bytes(ckpt);
+    hd__ckpt_close(ckpt);
+    return HD__MAX(bytes, 16 * (uint64_t)hd__compiled_parameter_count(k->s->compiled));
+}
+
+static int32_t tell_aside(const struct hd__train_checkpointer *k, uint32_t moved, struct hd_error *err)
+{
+    struct aside aside = {.left = k->n_aside - moved};
+    char key[32];
+    if (k->s->env->size == 1)
+        return HD_OK;
+    if (aside.left)
+        aside.seconds = hd__store_gather_seconds(aside_bytes(k, k->aside[moved]));
+    snprintf(key, sizeof key, ASIDE, moved);
+    return hd__store_put(k->s->store, key, &aside, sizeof aside, err);
+}
+
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
 {
     uint32_t n = 0, torn = 0, others = 0;
@@ -90,9 +118,7 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
         rc = hd_fail(err, HD_E_UNSUPPORTED,
                      "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,
                      k->s->compiled->checkpoint_choice.component->name);
-    if (!rc && k->s->env->size > 1)
-        rc = hd__store_put(k->s->store, ASIDE, &k->n_aside, sizeof k->n_aside, err);
-    return rc;
+    return rc ? rc : tell_aside(k, 0, err);
 }
 
 /* Oldest first: if it is interrupted, the newest are still there. */
@@ -104,9 +130,8 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
     for (uint32_t i = 0; i < k->n_aside && !rc; i++) {
         hd__ckpt_step_name(k->aside[i], name);
         rc = k->ops->move(k->ckpt, name, folder, err);
+        rc = rc ? rc : tell_aside(k, i + 1, err);
     }
-    if (!rc && k->n_aside && k->s->env->size > 1)
-        rc = hd__store_put(k->s->store, MOVED, &k->n_aside, sizeof k->n_aside, err);
     int over = !strcmp(k->s->compiled->job->resume, "overwrite") && !k->loaded.dir;
     if (!rc && k->n_aside)
         hd__log(over ? HD_LOG_WARN : HD_LOG_INFO, NULL, "%s%s: %u checkpoint%s %s moved to %s%s",
@@ -118,16 +143,38 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
     return rc;
 }
 
-/* Errors are those of the barrier that follows: it says who is late, or gone. */
-void hd__train_checkpointer_wait_aside(struct hd__train_checkpointer *k)
+static int32_t hear_aside(const struct hd__train_checkpointer *k, uint32_t moved, struct aside *aside)
 {
-    struct hd_store *store = k->s->store;
-    double timeout = k->s->compiled->job->comm_timeout;
     struct hd_error unused = HD_ERROR_INIT;
-    uint32_t n = 0;
-    size_t bytes = sizeof n;
-    int32_t rc = hd__store_get(store, ASIDE, &n, &bytes, hd__now() + timeout, &unused);
-    while (!rc && n && hd__store_get(store, MOVED, &n, &bytes, hd__now() + timeout, &unused) == HD_E_TIMEOUT)
-        if (k->s->env->rank == 1)
-            hd__log(HD_LOG_WARN, NULL, "rank 0 still moves %u checkpoint%s of %s aside", n, n > 1 ? "s" : "", k->dir);
+    size_t bytes = sizeof *aside;
+    char key[32];
+    snprintf(key, sizeof key, ASIDE, moved);
+    return hd__store_get(k->s->store, key, aside, &bytes, hd__now() + k->s->compiled->job->comm_timeout, &unused);
+}
+
+/* Other errors are those of the barrier that follows: it says who is late, or gone. */
+int32_t hd__train_checkpointer_wait_aside(struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    double timeout = k->s->compiled->job->comm_timeout;
+    struct aside aside = {0};
+    int32_t rc = hear_aside(k, 0, &aside);
+    for (uint32_t moved = 1; !rc && aside.left; moved++) {
+        double waited = 0, patience = timeout + aside.seconds;
+        uint32_t left = aside.left;
+        while ((rc = hear_aside(k, moved, &aside)) == HD_E_TIMEOUT && (waited += timeout) < patience)
+            if (k->s->env->rank == 1)
+                hd__log(HD_LOG_WARN, NULL, "rank 0 still moves %u checkpoint%s of %s aside", left, left > 1 ? "s" : "",
+                        k->dir);
+        if (rc != HD_E_TIMEOUT)
+            continue;
+        k->s->speaker.barrier_failed = 1;
+        err->origin = hd__speaker_shared(&k->s->speaker, moved);
+        err->peer = 0;
+        return hd_fail(
+            err, rc,
+            "rank 0 moves checkpoints of %s aside, and has not moved one of the %u that are left for %.3g s: "
+            "see whether the storage answers there, or name another checkpoint.dir",
+            k->dir, left, waited);
+    }
+    return HD_OK;
 }

@@ -626,7 +626,7 @@ static int32_t open_files(struct hd__train_loop *l, struct hd__compiled *compile
     if (!rc)
         rc = open_machine_sinks(l, compiled, err);
     if (!rc && !l->is_leader && l->checkpointer && l->progress.step < l->job->steps)
-        hd__train_checkpointer_wait_aside(l->checkpointer);
+        rc = hd__train_checkpointer_wait_aside(l->checkpointer, err);
     if (!rc)
         rc = barrier(l, err);
     if (!rc && l->progress.step < l->job->steps)

@@ -139,12 +139,17 @@ static int32_t all_reduce(void *user, void *mine, uint64_t bytes, void (*fold)(v
     return gather(user, mine, bytes, add, &(struct sum){mine, fold, 0}, mine, bytes, err);
 }
 
+double hd__store_gather_seconds(uint64_t bytes)
+{
+    return PATIENCE + (double)bytes / SLOWEST_DISK;
+}
+
 /* The launcher of this machine's ranks, and the process that serves the rendezvous: that may have no rank that is
  * left. */
 void hd__store_gather_busy(struct hd__store_gather *g, uint64_t bytes)
 {
     struct hd__launch_progress *p = g->session->env->progress;
-    double seconds = PATIENCE + (double)bytes / SLOWEST_DISK, until = hd__now() + seconds;
+    double seconds = hd__store_gather_seconds(bytes), until = hd__now() + seconds;
     if (atomic_load(&g->ended)) /* another, of those that are left, has said it */
         return;
     g->busy_until = until;

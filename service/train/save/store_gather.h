@@ -22,6 +22,8 @@ struct hd__store_gather {
 
 /* `gather` is filled in up to n. */
 struct hd__ckpt_peers hd__store_gather_peers(struct hd__store_gather *gather);
+/* As long as a slow disk takes for so many bytes. */
+double hd__store_gather_seconds(uint64_t bytes);
 /* A rank of them writes or reads so many bytes from now on: they wait for it, and launchers let them live, as long as
  * a slow disk takes; of what was said last. 0: that is over. */
 void hd__store_gather_busy(struct hd__store_gather *gather, uint64_t bytes);
