@@ -6,7 +6,7 @@
 
 /* Cores' worth of time that this process' cgroups allow it; 0: no limit. */
 double hd__cpu_quota(void);
-/* Of processes that share its cores, and of those that share the quota, which are more where each is bound to cores of
+/* Its threads where so many processes share its cores, and so many the quota: more, where each is bound to cores of
  * its own. At least 1. */
 int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota);
 
