@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "cli/warnings/warnings.h"
@@ -12,10 +13,15 @@ struct k8s_request {
     int32_t pods, ranks, gpus; /* ranks and GPUs: of a pod */
 };
 
-/* A name as Kubernetes wants it; of the job's, what is not allowed in one becomes '-'. */
+/* A name as Kubernetes wants it; of the job's, what is not allowed in one becomes '-'. Words that YAML takes for a
+ * boolean or for null get what names that begin with a digit get. */
 static void make_name(const char *job, char name[48])
 {
-    size_t n = isalpha((unsigned char)*job) ? 0 : (size_t)snprintf(name, 48, "heddle-");
+    static const char *const values[] = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"};
+    int taken = !isalpha((unsigned char)*job);
+    for (size_t i = 0; i < HD__COUNT(values); i++)
+        taken |= !strcasecmp(job, values[i]);
+    size_t n = taken ? (size_t)snprintf(name, 48, "heddle-") : 0;
     for (; *job && n < 40; job++)
         if (isalnum((unsigned char)*job))
             name[n++] = (char)tolower((unsigned char)*job);
@@ -26,13 +32,16 @@ static void make_name(const char *job, char name[48])
     name[n] = 0;
 }
 
-/* A scalar of YAML in single quotes. */
-static void add_quoted(struct hd__text *out, const char *word)
+/* A word of a container's command as a scalar of YAML. Kubernetes makes one $ of two, and replaces $(NAME). */
+static void add_word(struct hd__text *out, const char *word)
 {
-    hd__text_add(out, "'");
+    hd__text_add(out, "\"");
     for (; *word; word++)
-        hd__text_add(out, "%s%c", *word == '\'' ? "'" : "", *word);
-    hd__text_add(out, "'");
+        if (iscntrl((unsigned char)*word))
+            hd__text_add(out, "\\x%02x", (unsigned)*word);
+        else
+            hd__text_add(out, "%s%c", *word == '$' ? "$" : strchr("\"\\", *word) ? "\\" : "", *word);
+    hd__text_add(out, "\"");
 }
 
 static void add_service(struct hd__text *out, const struct k8s_request *r)
@@ -131,10 +140,10 @@ static void add_pod(struct hd__text *out, const struct k8s_request *r, const str
                  "        workingDir: %s\n"
                  "        command: [heddle, train, ",
                  r->name, r->image, r->folder);
-    add_quoted(out, arguments->file);
+    add_word(out, arguments->file);
     for (size_t i = 0; i < arguments->n_overrides; i++) {
         hd__text_add(out, ", ");
-        add_quoted(out, arguments->overrides[i]);
+        add_word(out, arguments->overrides[i]);
     }
     hd__text_add(out, "]\n");
     add_environment(out, r);

@@ -172,6 +172,10 @@ for key in ("data.train", "data.test", "data.tokenizer", "checkpoint.resume"):
     expect(f"{key}: /abs/file is not in the volume" in said, said)
 said = run("k8s", "job.yaml", "data.cache=/x/tokens").stderr
 expect("data.cache: /x/tokens is not in the volume" in said and "each pod tokenizes for itself" in said, said)
+# Kubernetes makes one $ of two, kubectl's YAML a boolean of yes.
+text = run("k8s", "job.yaml", 'watch.command=kill $$ "$(NAME)"; it\'s\na\\b', "job.name=yes").stdout
+expect(r'''"watch.command=kill $$$$ \"$$(NAME)\"; it's\x0aa\\b"''' in text, text)
+expect("name: heddle-yes\n" in text and "name: yes\n" not in text, text)
 try:
     import yaml
 except ImportError:
