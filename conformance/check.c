@@ -1,5 +1,6 @@
 #include "conformance/check.h"
 
+#include <errno.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -122,6 +123,10 @@ int conf_finish(void)
     if (!passed && !failed)
         fprintf(stderr, "heddle test: no check of %s has '%s' in its line\n", conf_target.label, conf_target.only);
     printf("%u passed, %u failed\n", passed, failed);
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "heddle test: what it prints could not be written: %s\n", strerror(errno));
+        return 1;
+    }
     return failed || !passed;
 }
 

@@ -470,7 +470,7 @@ END_TEST
 START_TEST(lost_output)
 {
     static const char *const commands[] = {"explain llama.yaml", "train llama.yaml job.steps=1 job.name=lost",
-                                           "train llama.yaml job.steps=1 job.name=lost mesh.dp=2"};
+                                           "train llama.yaml job.steps=1 job.name=lost mesh.dp=2", "test optim-sgd"};
     for (size_t i = 0; i < HD__COUNT(commands); i++) {
         struct command *c = command_run("%s", commands[i]);
         expect_code(c, 0);
