@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/data/data.h"
+#include "cli/text.h"
 #include "service/text/indexed_copy.h"
 #include "service/text/tokenize.h"
 
@@ -126,12 +127,12 @@ static void print_json(const struct hd__indexed *x, const struct lengths *l, con
     if (x->loss)
         json_object_set_new(o, "loss_tokens", json_integer((json_int_t)count_loss(x)));
     if (text->at)
-        json_object_set_new(o, "sample", json_string(hd__printable(text->at)));
+        json_object_set_new(o, "sample", hd__cli_json_text(text->at, text->length));
     hd__cli_print_json(o, JSON_INDENT(1));
 }
 
 static void print_text(const struct hd__indexed *x, const struct lengths *l, const json_t *meta,
-                       const struct hd__text *sample, int64_t document)
+                       struct hd__text *sample, int64_t document)
 {
     struct hd__text text = {0};
     json_t *sources = sources_json(meta, x->tokens);
@@ -149,6 +150,8 @@ static void print_text(const struct hd__indexed *x, const struct lengths *l, con
                                                      json_string_value(json_object_get(row, "path")),
                                                      (int64_t)json_integer_value(json_object_get(row, "documents")),
                                                      (int64_t)json_integer_value(json_object_get(row, "tokens")));
+    for (size_t at = 0; at < sample->length; at++)
+        sample->at[at] = sample->at[at] ? sample->at[at] : '?';
     if (sample->at)
         hd__text_add(&text, "document %" PRId64 " begins:\n%s\n", document, sample->at);
     hd__text_print(&text, stdout);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/data/data.h"
+#include "cli/text.h"
 #include "heddle/file.h"
 #include "service/data/data.h"
 #include "service/text/indexed_copy.h"
@@ -19,8 +20,9 @@ struct request {
 
 static json_t *result(const struct hd__indexed_copy *c)
 {
-    return json_pack("{s:s, s:I, s:I, s:s}", "prefix", c->prefix, "documents", (json_int_t)c->documents, "tokens",
-                     (json_int_t)c->tokens, "dtype", hd__indexed_type_name(c->type));
+    return json_pack("{s:o, s:I, s:I, s:s}", "prefix", hd__cli_json_text(c->prefix, strlen(c->prefix)), "documents",
+                     (json_int_t)c->documents, "tokens", (json_int_t)c->tokens, "dtype",
+                     hd__indexed_type_name(c->type));
 }
 
 static void print_results(const struct request *r, json_t *all)

@@ -176,8 +176,9 @@ char *hd__printable(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p; p++) {
         int more = *p >= 0xf5 ? 0 : *p >= 0xf0 ? 3 : *p >= 0xe0 ? 2 : *p >= 0xc2 ? 1 : 0, n = 0;
-        while (n < more && (p[n + 1] & 0xc0) == 0x80)
-            n++;
+        int low = *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80, high = *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;
+        for (; n < more && p[n + 1] >= low && p[n + 1] <= high; n++, low = 0x80, high = 0xbf)
+            ;
         int is_c1 = *p == 0xc2 && p[1] < 0xa0, is_control = (*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f;
         if (is_control || (*p >= 0x80 && (!more || n < more || is_c1)))
             *p = '?';

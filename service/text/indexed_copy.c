@@ -81,14 +81,16 @@ static void add_to(json_t *row, const char *key, uint64_t n)
     json_integer_set(sum, json_integer_value(sum) + (json_int_t)n);
 }
 
-void hd__indexed_copy_count(struct hd__indexed_copy *c, const char *path, uint64_t documents, uint64_t tokens)
+void hd__indexed_copy_count(struct hd__indexed_copy *c, const char *source, uint64_t documents, uint64_t tokens)
 {
+    char *path = hd__printable(hd__strdup(source));
     json_t *row = json_object_get(c->by_path, path);
     if (!row) {
         row = json_pack("{s:s, s:i, s:i}", "path", path, "documents", 0, "tokens", 0);
         json_array_append(c->sources, row);
         json_object_set_new(c->by_path, path, row);
     }
+    free(path);
     add_to(row, "documents", documents);
     add_to(row, "tokens", tokens);
 }

@@ -59,6 +59,8 @@ START_TEST(printable)
         {"latin \xfc"
          "ber \xff",
          "latin ?ber ?"},
+        {"overlong \xe0\x80\xaf, a surrogate \xed\xa0\x80, beyond \xf4\x90\x80\x80",
+         "overlong ???, a surrogate ???, beyond ????"},
         {"", ""},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {

@@ -17,7 +17,7 @@ static json_t *output(struct command *c)
 {
     json_error_t why;
     expect_code(c, 0);
-    json_t *o = json_loads(c->out, 0, &why);
+    json_t *o = json_loads(c->out, JSON_ALLOW_NUL, &why);
     ck_assert_msg(o != NULL, "%s: %s", why.text, c->out);
     return o;
 }
@@ -113,6 +113,29 @@ START_TEST(rearranged)
         ck_assert_int_eq(number(one, "tokens") + number(two, "tokens"), tokens);
         json_decref(o);
     }
+}
+END_TEST
+
+/* Names that are no UTF-8, and a document with a zero byte: all is printed, and JSON. */
+START_TEST(odd_bytes)
+{
+    write_file("a\xff.jsonl", "{\"text\": \"One\\u0000two\"}\n{\"text\": \"three\"}\n");
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to odd a\xff.jsonl"), 0);
+    json_t *o = output(command_run("data inspect odd --json"));
+    json_t *sample = json_object_get(o, "sample");
+    ck_assert(json_string_length(sample) == 7 && !memcmp(json_string_value(sample), "One\0two", 7));
+    json_decref(o);
+    struct command *c = command_run("data inspect odd");
+    ck_assert_msg(strstr(c->out, "One?two"), "it printed:\n%s", c->out);
+    ck_assert_int_eq(unlink("odd.meta.json"), 0);
+    expect_code(command_run("data shuffle odd --to o\xff"), 0);
+    o = output(command_run("data split o\xff --validation 1 --to p\xff --json"));
+    ck_assert_int_eq((int)json_array_size(o), 2);
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(o, 0), "prefix")), "p\xef\xbf\xbd-train");
+    json_decref(o);
+    o = output(command_run("data inspect o\xff --json"));
+    ck_assert_int_eq((int)json_array_size(json_object_get(o, "sources")), 1);
+    json_decref(o);
 }
 END_TEST
 
@@ -585,6 +608,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"megatron", megatron, 0},
                                         {"rearranged", rearranged, 0},
+                                        {"odd-bytes", odd_bytes, 0},
                                         {"killed", killed, 0},
                                         {"mistakes", mistakes, 0},
                                         {"job", job, 0},
