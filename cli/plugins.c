@@ -93,8 +93,8 @@ static json_t *aliases_json(const struct hd__component *c)
 static json_t *entry_json(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__kind_name(e->kind) : "?", "name",
-                     entry_name(e), "version", hd__json_text(c ? c->version : NULL), "licence",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__kind_name(e->kind) : "?", "name",
+                     hd__json_text(entry_name(e)), "version", hd__json_text(c ? c->version : NULL), "licence",
                      hd__json_text(c ? c->licence : NULL), "summary", hd__json_text(c ? c->summary : NULL), "usable",
                      (int)e->usable, "reason", hd__json_text(e->reason), "path", hd__json_text(e->path));
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cli/doctor/doctor.h"
+#include "core/base/option.h"
 #include "core/plugin/plugin.h"
 #include "runtime/exec/device.h"
 #include "service/train/train.h"
@@ -141,10 +142,9 @@ static void print_json(const struct hd__doctor *d, const uint32_t count[3])
     json_t *lines = json_array(), *root = json_pack("{s:b,s:o}", "ok", !count[HD__DOCTOR_BAD], "lines", lines);
     for (uint32_t i = 0; i < d->lines.count; i++) {
         const struct hd__doctor_line *l = &d->lines.at[i];
-        char *words = hd__printable(l->words);
-        json_array_append_new(lines, json_pack("{s:s,s:s,s:s,s:s,s:o}", "group", l->group, "object", l->object, "state",
-                                               states[l->state], "words", words, "remedy",
-                                               l->remedy ? json_string(l->remedy) : json_null()));
+        json_array_append_new(lines, json_pack("{s:s,s:o,s:s,s:s,s:o}", "group", l->group, "object",
+                                               hd__json_text(l->object), "state", states[l->state], "words",
+                                               hd__printable(l->words), "remedy", hd__json_text(l->remedy)));
     }
     hd__cli_print_json(root, JSON_INDENT(1));
 }

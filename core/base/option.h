@@ -51,7 +51,7 @@ int32_t hd__options_defaults(const struct hd__options *table, void *settings, st
 /* The value of a field as text that hd__option_parse reads back and that is YAML; NULL where a string is unset. */
 const char *hd__option_text(const struct hd_option *option, const void *settings, struct hd__arena *arena);
 json_t *hd__option_json(const struct hd_option *option, const void *settings);
-json_t *hd__json_text(const char *text); /* null for NULL */
+json_t *hd__json_text(const char *text); /* null for NULL; '?' for what is no UTF-8, which JSON has not */
 /* A word as YAML: plain where that is safe, else in double quotes. */
 const char *hd__yaml_quote(const char *word, struct hd__arena *arena);
 

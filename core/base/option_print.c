@@ -127,7 +127,11 @@ static json_t *words_json(const char *words)
 
 json_t *hd__json_text(const char *text)
 {
-    return text ? json_string(text) : json_null();
+    json_t *out = text ? json_string(text) : json_null();
+    char *copy = out ? NULL : hd__printable(hd__strdup(text));
+    out = out ? out : json_string(copy);
+    free(copy);
+    return out;
 }
 
 json_t *hd__options_json(const struct hd__options *table)

@@ -500,10 +500,8 @@ json_t *hd__option_json(const struct hd_option *o, const void *settings)
         hd__arena_free(&scratch);
         return out;
     }
-    case HD_OPT_STRING: {
-        const char *text = *(const char *const *)field;
-        return text ? json_string(text) : json_null();
-    }
+    case HD_OPT_STRING:
+        return hd__json_text(*(const char *const *)field);
     default:
         return json_null();
     }

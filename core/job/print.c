@@ -235,7 +235,7 @@ void hd__job_print(const struct hd__job *job, struct hd__text *out)
 static json_t *node_json(const struct hd__tree_node *node)
 {
     if (node->kind == HD__SCALAR)
-        return node->leaf ? json_incref(node->leaf) : json_string(node->text);
+        return node->leaf ? json_incref(node->leaf) : hd__json_text(node->text);
     json_t *out = node->kind == HD__MAP ? json_object() : json_array();
     for (uint32_t i = 0; i < node->count; i++) {
         if (node->kind == HD__MAP)
@@ -276,7 +276,7 @@ json_t *hd__job_global_json(const struct hd__job *job)
         const struct hd__job_value *v = &job->values.at[i];
         if (v->flags & HD_OPTION_GLOBAL)
             json_object_set_new(all, v->path,
-                                v->flags & HD_OPTION_PATH ? without_folders(v->json) : json_string(v->text));
+                                v->flags & HD_OPTION_PATH ? without_folders(v->json) : hd__json_text(v->text));
     }
     return all;
 }

@@ -48,7 +48,7 @@ static json_t *scalar_json(const struct hd__tree_node *node)
     if (number && !*end && strlen(node->text) < 19)
         return json_integer(whole);
     double value = strtod(node->text, &end);
-    return number && !*end && isfinite(value) ? json_real(value) : json_string(node->text);
+    return number && !*end && isfinite(value) ? json_real(value) : hd__json_text(node->text);
 }
 
 static json_t *tree_json(const struct hd__tree_node *node)

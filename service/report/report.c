@@ -10,6 +10,7 @@
 
 #include "core/base/base.h"
 #include "core/base/file.h"
+#include "core/base/option.h"
 #include "service/report/diagnose.h"
 
 /* ---- putting together */
@@ -28,19 +29,6 @@ static json_t *dump_json(int32_t rank, const char *text, uint8_t state)
     return json_pack("{s:i, s:s}", "rank", rank, "state", states[state & 3]);
 }
 
-/* JSON is UTF-8; a message may name a file that is not, or be truncated within a character. */
-static json_t *text_json(const char *text)
-{
-    json_t *whole = json_string(text);
-    char *plain = whole ? NULL : hd__strdup(text);
-    for (char *c = plain; c && *c; c++)
-        *c = *c & 0x80 ? '?' : *c;
-    if (plain)
-        whole = json_string(plain);
-    free(plain);
-    return whole;
-}
-
 static json_t *report_json(const struct hd__reporter *reporter, const struct hd__rank_dumps *g)
 {
     json_t *ranks = json_array(), *end = json_null(), *report;
@@ -51,8 +39,8 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
     for (int32_t r = 0; r < g->size; r++)
         json_array_append_new(ranks, dump_json(r, g->dump[r], g->state[r]));
     if (g->code != HD_OK)
-        end =
-            json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
+        end = json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause",
+                        hd__json_text(g->cause));
     report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when,
                        "ranks", g->size, "end", end, "rank", ranks);
     return report;
@@ -61,7 +49,7 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
 static void add_diagnosis(json_t *report, const struct hd__report_diagnosis *diagnosis)
 {
     json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__report_diagnosis_name(diagnosis->kind), "rank",
-                            diagnosis->rank, "words", text_json(diagnosis->summary));
+                            diagnosis->rank, "words", hd__json_text(diagnosis->summary));
     if (diagnosis->op_rank >= 0)
         json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", diagnosis->op_rank, "n",
                                               (json_int_t)diagnosis->op_number));

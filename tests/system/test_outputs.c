@@ -481,6 +481,22 @@ START_TEST(lost_output)
 }
 END_TEST
 
+/* JSON is UTF-8: what a file's name has besides is '?' there, and takes nothing else with it. */
+START_TEST(names_of_bytes)
+{
+    ck_assert_int_eq(mkdir("p\xff", 0700), 0);
+    write_file("p\xff/heddle-optim-odd\xff.so", "no library");
+    ck_assert_int_eq(setenv("HEDDLE_PLUGIN_PATH", "p\xff", 1), 0);
+    struct command *c = command_run("plugins --json");
+    ck_assert_msg(strstr(c->out, "\"name\": \"odd?\"") && strstr(c->out, "\"path\": \"p?/heddle-optim-odd?.so\""),
+                  "it printed:\n%s", c->out);
+    c = command_run("doctor --json");
+    ck_assert_msg(strstr(c->out, "\"object\": \"optim-odd?\""), "it printed:\n%s", c->out);
+    expect_code(command_run("train llama.yaml job.steps=1 job.name=bytes checkpoint.dir=c\xff"), 0);
+    ck_assert_ptr_nonnull(strstr(read_file("runs/bytes/metrics.jsonl"), "\"dir\":\"c?\""));
+}
+END_TEST
+
 /* Commands replace what they wrote, and nothing else. */
 START_TEST(foreign_files)
 {
@@ -950,6 +966,7 @@ int main(void)
                                         {"block times", block_times, 1},
                                         {"metrics, nowhere", metrics_nowhere, 1},
                                         {"lost output", lost_output, 1},
+                                        {"names-of-bytes", names_of_bytes, 0},
                                         {"foreign files", foreign_files, 1},
                                         {"foreign models", foreign_models, 1},
                                         {"refused sink leaves metrics", refused_sink_leaves_metrics, 1},
