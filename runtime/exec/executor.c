@@ -234,6 +234,11 @@ void hd__exec_set_trace(struct hd__exec *e, struct hd__trace *trace)
     e->observed = e->profiling || trace;
 }
 
+void hd__exec_replay_no_comm(struct hd__exec *e)
+{
+    e->no_comm_replay = 1;
+}
+
 void hd__exec_set_update_hook(struct hd__exec *e,
                               int32_t (*hook)(void *user, const struct hd__flat *flat, struct hd_error *err),
                               void *user)

@@ -85,6 +85,9 @@ void hd__exec_set_profiling(struct hd__exec *exec, int on);
 const struct hd__profile *hd__exec_get_profile(const struct hd__exec *exec);
 /* Records every instruction from now on; the caller's. NULL ends it. */
 void hd__exec_set_trace(struct hd__exec *exec, struct hd__trace *trace);
+/* Called on all ranks before a step that some of them run instruction by instruction (profile, trace): what
+ * communicates in the device's streams is replayed on all of its ranks or on none, so in the next step on none. */
+void hd__exec_replay_no_comm(struct hd__exec *exec);
 /* Graphs that the device captured so far, and how often they were replayed. */
 uint32_t hd__exec_graph_count(const struct hd__exec *exec, uint64_t *replays);
 /* Runs a whole step again and checks the operands of every kernel: `out` names the block and the instruction that first
@@ -92,7 +95,7 @@ uint32_t hd__exec_graph_count(const struct hd__exec *exec, uint64_t *replays);
  * another rank), or an error. Collective. */
 int32_t hd__exec_find_nonfinite(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
 /* The next step runs one of its instructions twice, chosen by `draw`, and compares the bits of what came out: one whose
- * inputs its outputs leave as they are. */
+ * inputs its outputs leave as they are. Called on all ranks. */
 struct hd__exec_rerun {
     int wanted, chosen, compared;
     int32_t run; /* of the section */

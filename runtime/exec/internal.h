@@ -96,6 +96,7 @@ struct hd__exec {
     int32_t run;            /* of the section that is repeated */
     uint32_t state_written; /* in this step */
     int32_t settled;        /* nothing polls any more */
+    int32_t no_comm_replay; /* in this step: graphs with comm ops in them are not replayed */
     char *nonfinite;        /* not NULL during a NaN check: names the first NaN or Inf; "" until there is one */
     struct hd__exec_rerun rerun;
     int32_t (*update_hook)(void *user, const struct hd__flat *flat, struct hd_error *err); /* NULL: there is none */

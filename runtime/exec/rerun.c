@@ -25,6 +25,7 @@ static int can_run_twice(const struct hd__exec *e, const struct hd__prepared_sec
 void hd__exec_rerun_next(struct hd__exec *e, uint64_t draw)
 {
     e->rerun = (struct hd__exec_rerun){.wanted = 1, .draw = draw};
+    hd__exec_replay_no_comm(e);
 }
 
 const struct hd__exec_rerun *hd__exec_get_rerun(const struct hd__exec *e)

@@ -110,6 +110,8 @@ static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section
         last = segment;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
     for (uint32_t k = 0; k < section->n && !rc;) {
+        while (segment < last && (segment->first < k || (e->no_comm_replay && segment->comm_ops.count)))
+            segment++;
         int whole = segment < last && segment->first == k;
         hd__exec_note_state_writes(e, section, whole ? segment->end : k + 1);
         if (whole) {
@@ -143,6 +145,7 @@ int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
         if (hd__section_due(e->sections[s].of, step))
             rc = run_section(e, &e->sections[s], err);
+    e->no_comm_replay = 0;
     return rc;
 }
 

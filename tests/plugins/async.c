@@ -316,13 +316,22 @@ static void *native(struct hd_device *d, uint32_t stream)
     return &d->native[stream];
 }
 
+static void set_capturing(struct hd_device *d, uint32_t capturing)
+{
+    for (uint32_t s = 0; s < HD_STREAM_COUNT; s++)
+        d->native[s].capturing = capturing;
+}
+
 static int32_t capture_begin(struct hd_device *d, struct hd_error *err)
 {
-    return async_capture_begin(d->streams, err);
+    int32_t rc = async_capture_begin(d->streams, err);
+    set_capturing(d, !rc);
+    return rc;
 }
 
 static int32_t capture_end(struct hd_device *d, struct hd_captured **captured, struct hd_error *err)
 {
+    set_capturing(d, 0);
     return async_capture_end(d->streams, captured, err);
 }
 

@@ -21,7 +21,7 @@ typedef int32_t (*async_call)(void *user, struct hd_error *err);
 struct async_stream {
     struct hd_device *device;
     uint32_t stream;
-    uint32_t reserved;
+    uint32_t capturing; /* what is enqueued now is part of a captured piece */
     int32_t (*call)(struct async_stream *stream, async_call fn, const void *user, size_t bytes, struct hd_error *err);
     void *(*reach)(struct async_stream *stream, const void *memory); /* where it can be touched */
 };

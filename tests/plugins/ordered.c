@@ -1,7 +1,8 @@
 /* comm-ordered: a transport that puts its operations into a stream of device-async (async.h), as NCCL does into
  * CUDA's. For tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the
  * stream waits for it where `test` said done. An operation that nobody asked for until the transport is closed, in a
- * job that was not aborted, ends the process. */
+ * job that was not aborted, ends the process. As with NCCL, an operation is captured on all its ranks or on none: else
+ * collectives do not match, and messages do not meet. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +28,9 @@ struct op {
     uint64_t bytes;
     hd_request number, request;
     int32_t message, receives, peer; /* message: 0 is a collective */
-    uint32_t stream;
+    uint32_t stream, captured;
     int32_t begun, posted, done, ended; /* begun: its turn in the stream has come; ended: the stream waits for it */
+    int32_t reserved;
 };
 
 struct hd_comm {
@@ -51,11 +53,14 @@ struct hd_comm_group {
 static int32_t post_op(struct hd_comm *c, struct op *op, struct hd_error *err)
 {
     const struct hd_comm_ops *ops = c->shm_ops;
+    struct hd_comm_call call = op->call;
+    uint32_t stream = op->stream | op->captured << 30;
     op->posted = 1;
+    call.tag ^= (uint64_t)op->captured << 62;
     if (!op->message)
-        return ops->collective(op->group->shm, &op->call, &op->request, err);
-    return op->receives ? ops->recv(op->group->shm, op->peer, op->stream, op->data, op->bytes, &op->request, err)
-                        : ops->send(op->group->shm, op->peer, op->stream, op->data, op->bytes, &op->request, err);
+        return ops->collective(op->group->shm, &call, &op->request, err);
+    return op->receives ? ops->recv(op->group->shm, op->peer, stream, op->data, op->bytes, &op->request, err)
+                        : ops->send(op->group->shm, op->peer, stream, op->data, op->bytes, &op->request, err);
 }
 
 static int32_t drive(struct hd_comm *c, struct hd_error *err)
@@ -113,6 +118,7 @@ static int32_t take(struct hd_comm_group *g, const struct op *what, hd_request *
     struct op *op = malloc(sizeof *op);
     *op = *what;
     op->group = g;
+    op->captured = c->stream->capturing;
     pthread_mutex_lock(&c->lock);
     op->number = *request = ++c->numbers;
     *c->tail = op;

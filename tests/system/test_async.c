@@ -106,6 +106,25 @@ START_TEST(goes_on_where_it_cannot_capture)
 }
 END_TEST
 
+/* An operation in the device's streams is captured on all its ranks or on none (NCCL wants that, and comm-ordered): not
+ * between stages, whose programs differ, nor in steps that some ranks run instruction by instruction. */
+static const char *const uneven[] = {
+    "llama.yaml job.steps=4 mesh.pp=2 model.layers=4 "
+    "strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\"},{\"use\":\"zero\"}] data.micro_batch=1",
+    "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 metrics.profile=true",
+    "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 watch.rerun.every=3",
+    "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 "
+    "metrics.trace={\"file\":\"trace.json\",\"steps\":\"3-4\",\"ranks\":[0]}",
+};
+
+START_TEST(captures_on_all_ranks_or_on_none)
+{
+    train(&a, "cpu", "%s " PLUGINS, uneven[_i]);
+    train(&b, "async", "%s " ON_ASYNC " comm={\"use\":\"ordered\",\"timeout\":30}", uneven[_i], _i + 1, "4KiB");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
 /* Of a hook that reads buffers, where they are the device's. Those that only look see every operation. */
 START_TEST(hooks_on_a_stream)
 {
@@ -191,6 +210,7 @@ int main(void)
         {"trains to the same bits", trains_to_the_same_bits, HD__COUNT(jobs)},
         {"orders a transport by its streams", orders_a_transport_by_its_streams, HD__COUNT(ordered)},
         {"goes on where it cannot capture", goes_on_where_it_cannot_capture, HD__COUNT(refused)},
+        {"captures on all ranks or on none", captures_on_all_ranks_or_on_none, HD__COUNT(uneven)},
         {"hooks on a stream", hooks_on_a_stream, 1},
         {"refuses messages in one stream", refuses_messages_in_one_stream, 1},
         {"checkpoints", checkpoints, 1},

@@ -226,6 +226,7 @@ int32_t hd__exec_comm_op_create(struct hd__comm_engine *c, struct hd_program *p,
     x->path = path;
     x->group = group;
     x->queue = i->stream;
+    x->across_stages = p->mesh.size[HD_AXIS_PP] > 1 && (p2p || i->axes & HD_AXIS_BIT(HD_AXIS_PP));
     x->call.struct_size = sizeof x->call;
     x->call.send = i->n_in ? hd__tensor_address(p, i->in[0], coord, arena) : NULL;
     x->call.recv = i->n_out ? hd__tensor_address(p, i->out[0], coord, arena) : NULL;
@@ -295,9 +296,10 @@ int32_t hd__exec_comm_op_axis(const struct hd__comm_op *x)
                : HD_AXIS_PP;
 }
 
+/* One in the device's streams is captured on all its ranks or on none: so not where their programs differ. */
 int32_t hd__exec_comm_op_capturable(const struct hd__comm_op *x)
 {
-    return x->path->ops->capturable;
+    return x->path->ops->capturable && !(hd__exec_comm_op_stream_ordered(x) && x->across_stages);
 }
 
 int32_t hd__exec_comm_op_stream_ordered(const struct hd__comm_op *x)

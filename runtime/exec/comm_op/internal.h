@@ -29,7 +29,7 @@ struct hd__comm_op {
     struct hd__p2p_message message[2];
     uint32_t n_messages, n_requests;
     hd_request *requests;
-    int32_t pending;
+    int32_t pending, across_stages; /* across_stages: of the pipeline, whose programs differ */
     uint32_t queue;                 /* the stream of its instruction in the program */
     struct hd__flight_op flight_op; /* its description in the flight recorder */
     uint64_t flight_number;         /* its number there, while pending */

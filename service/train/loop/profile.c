@@ -53,6 +53,8 @@ void hd__loop_profile_begin(struct hd__train_loop *l)
     int wanted = (l->is_leader && l->job->metrics_profile) || (l->job->metrics_blocks && is_stage_leader(l));
     if (wanted && counts)
         hd__exec_set_profiling(l->s.exec, 1);
+    if ((l->job->metrics_profile || l->job->metrics_blocks) && counts)
+        hd__exec_replay_no_comm(l->s.exec);
     l->measured_steps += counts;
     l->steps_run++;
 }

@@ -116,7 +116,10 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
 
 void hd__train_trace_begin(struct hd__train_trace *t, int64_t step)
 {
-    if (!t->recorded || !t->last || step < t->warm)
+    if (!t->last || step < t->warm)
+        return;
+    hd__exec_replay_no_comm(t->session->exec);
+    if (!t->recorded)
         return;
     t->trace.step = (uint32_t)step;
     t->began = hd__now();
