@@ -28,6 +28,7 @@ static struct {
     int (*capture)(void *stream, int *status, uint64_t *id, void **graph, const void **after, size_t *n);
     int (*object)(void **object, void *data, void (*destroy)(void *), unsigned references, unsigned flags);
     int (*retain)(void *graph, void *object, unsigned count, unsigned flags);
+    int (*range)(uint64_t *base, size_t *bytes, uint64_t at);
 } driver; /* capture, object, retain: NULL where it captures nothing */
 
 enum { NO_SYNC = 1, MOVE = 1 }; /* flags of an object, and of how a graph gets it */
@@ -282,6 +283,25 @@ PUBLIC int ncclCommAbort(nc_comm c)
     return NC_SUCCESS;
 }
 
+static void find(void *library, const char *name, void *slot)
+{
+    void *found = dlsym(library, name);
+    memcpy(slot, &found, sizeof found);
+}
+
+static int find_driver(void)
+{
+    void *library = driver.launch_host ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library) {
+        find(library, "cuStreamGetCaptureInfo_v2", &driver.capture);
+        find(library, "cuUserObjectCreate", &driver.object);
+        find(library, "cuGraphRetainUserObject", &driver.retain);
+        find(library, "cuMemGetAddressRange_v2", &driver.range);
+        find(library, "cuLaunchHostFunc", &driver.launch_host);
+    }
+    return driver.launch_host ? NC_SUCCESS : fail(NC_CUDA, "no driver");
+}
+
 #if FAKE_VERSION >= 21900
 PUBLIC int ncclCommRegister(nc_comm c, void *buffer, size_t bytes, void **handle)
 {
@@ -299,9 +319,16 @@ PUBLIC int ncclCommRegister(nc_comm c, void *buffer, size_t bytes, void **handle
     return result;
 }
 
+/* At the end, all of them, whose memory is still there. */
 PUBLIC int ncclCommDeregister(nc_comm c, void *handle)
 {
-    (void)handle; /* at the end, all of them */
+    struct registration *r = handle;
+    uint64_t base;
+    size_t bytes;
+    if (!find_driver() && driver.range(&base, &bytes, (uintptr_t)r->buffer)) {
+        fprintf(stderr, "ncclCommDeregister: %p is no memory of the device any more\n", r->buffer);
+        abort();
+    }
     return usable(c);
 }
 #endif
@@ -310,24 +337,6 @@ PUBLIC int ncclCommDeregister(nc_comm c, void *handle)
 
 static __thread struct operation *group, **group_tail;
 static __thread int depth;
-
-static void find(void *library, const char *name, void *slot)
-{
-    void *found = dlsym(library, name);
-    memcpy(slot, &found, sizeof found);
-}
-
-static int find_driver(void)
-{
-    void *library = driver.launch_host ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    if (library) {
-        find(library, "cuStreamGetCaptureInfo_v2", &driver.capture);
-        find(library, "cuUserObjectCreate", &driver.object);
-        find(library, "cuGraphRetainUserObject", &driver.retain);
-        find(library, "cuLaunchHostFunc", &driver.launch_host);
-    }
-    return driver.launch_host ? NC_SUCCESS : fail(NC_CUDA, "no driver");
-}
 
 /* Its graph is gone. */
 static void uncapture(void *arg)
