@@ -26,7 +26,7 @@ const struct hd_option nc_options[NC_N_OPTIONS] = {
      .value = "yes",
      .type = HD_OPT_BOOL,
      .level = HD_LEVEL_TUNER,
-     .help = "memory of operations is registered with NCCL when first used, where NCCL can (2.19)",
+     .help = "memory of operations is registered with NCCL when first used, where NCCL can (2.19; not 2.23)",
      .flags = HD_OPTION_GLOBAL,
      .offset = AT(registered)},
     {.name = "message_ctas",
@@ -177,4 +177,11 @@ int32_t nc_config(const struct nc_settings *s, int version, struct nc_config *ou
                        config.max_ctas);
     *out = config;
     return HD_OK;
+}
+
+/* 2.23 has GPUs of a machine reach memory that is registered, which may hang with what cudaMalloc gave, as heddle's: from
+ * 2.24 on NCCL leaves that out (NCCL_LEGACY_CUDA_REGISTER). */
+int nc_registers(const struct nc_settings *s, int version)
+{
+    return s->registered && (version < NC_VERSION(2, 23, 0) || version >= NC_VERSION(2, 24, 0));
 }

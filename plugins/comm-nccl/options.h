@@ -114,5 +114,7 @@ int32_t nc_variables(const struct nc_settings *settings, struct nc_variable vari
                      struct hd_error *err);
 /* NCCL's defaults, and what is set; HD_E_UNSUPPORTED names what NCCL `version` has not. */
 int32_t nc_config(const struct nc_settings *settings, int version, struct nc_config *config, struct hd_error *err);
+/* Is memory registered with NCCL `version`? */
+int nc_registers(const struct nc_settings *settings, int version);
 
 #endif

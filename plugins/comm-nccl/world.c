@@ -84,6 +84,7 @@ static int32_t start(struct hd_comm *c, struct hd_error *err)
         rc = nc_library_open(&c->api, c->settings.library, err);
     if (!rc)
         rc = nc_config(&c->settings, c->api.version, &c->config, err);
+    c->settings.registered = nc_registers(&c->settings, c->api.version);
     if (!rc)
         rc = open_device(c, err);
     return rc ? rc : nc_listen(c, err);

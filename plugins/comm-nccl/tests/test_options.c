@@ -159,6 +159,20 @@ START_TEST(members_of_the_config)
 }
 END_TEST
 
+START_TEST(a_version_that_may_hang_registers_nothing)
+{
+    static const struct {
+        int version, registers;
+    } all[] = {
+        {NC_VERSION(2, 22, 3), 1}, {NC_VERSION(2, 23, 4), 0}, {NC_VERSION(2, 24, 3), 1}, {NC_VERSION(2, 28, 9), 1}};
+    struct nc_settings s = {.registered = 1};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        ck_assert_int_eq(nc_registers(&s, all[i].version), all[i].registers);
+    s.registered = 0;
+    ck_assert_int_eq(nc_registers(&s, NC_VERSION(2, 28, 9)), 0);
+}
+END_TEST
+
 /* ---- results */
 
 static const char *error_string(int result)
@@ -258,6 +272,7 @@ int main(void)
     tcase_add_test(tc, a_long_text_is_refused);
     tcase_add_test(tc, what_a_version_has_not_is_named);
     tcase_add_test(tc, members_of_the_config);
+    tcase_add_test(tc, a_version_that_may_hang_registers_nothing);
     tcase_add_test(tc, results_become_codes);
     tcase_add_test(tc, libraries_that_will_not_do);
     tcase_add_test(tc, the_nccl_that_is_here);
