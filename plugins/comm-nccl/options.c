@@ -179,8 +179,8 @@ int32_t nc_config(const struct nc_settings *s, int version, struct nc_config *ou
     return HD_OK;
 }
 
-/* 2.23 has GPUs of a machine reach memory that is registered, which may hang with what cudaMalloc gave, as heddle's: from
- * 2.24 on NCCL leaves that out (NCCL_LEGACY_CUDA_REGISTER). */
+/* 2.23 has GPUs of a machine reach memory that is registered, which may hang with what cudaMalloc gave, as heddle's:
+ * from 2.24 on NCCL leaves that out (NCCL_LEGACY_CUDA_REGISTER). */
 int nc_registers(const struct nc_settings *s, int version)
 {
     return s->registered && (version < NC_VERSION(2, 23, 0) || version >= NC_VERSION(2, 24, 0));
