@@ -34,6 +34,13 @@ static __global__ void sums_in_a_row(float *y, const float *x, int barrier)
     }
 }
 
+static __global__ void much_shared(void)
+{
+    CU_SHARED(float, tile, [10 << 10]);
+    CU_SHARED_DYNAMIC(float, room);
+    room[threadIdx.x] = tile[threadIdx.x];
+}
+
 static __global__ void half_waits(void)
 {
     if (threadIdx.x < 16)
@@ -227,6 +234,17 @@ START_TEST(shuffle_that_not_all_reach_ends_the_process)
 {
     cudaStream_t s = a_stream();
     emulate_call("half_waits", half_waits, 1, 32, 0, s);
+    cudaStreamSynchronize(s);
+}
+END_TEST
+
+/* 40 KiB and 16 more: static and dynamic memory share 48 KiB where a kernel has not asked for more. */
+START_TEST(too_much_shared_memory_ends_the_process)
+{
+    cudaStream_t s = a_stream();
+    ck_assert_int_eq(emulate_call("much_shared", much_shared, 1, 32, 8 << 10, s), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(s), cudaSuccess);
+    emulate_call("much_shared", much_shared, 1, 32, 16 << 10, s);
     cudaStreamSynchronize(s);
 }
 END_TEST
@@ -482,6 +500,7 @@ int main(void)
     tcase_add_test(tests, missing_barrier_shows);
     tcase_add_test(tests, barrier_that_only_a_warp_far_ahead_misses_shows);
     tcase_add_test_raise_signal(tests, shuffle_that_not_all_reach_ends_the_process, 6);
+    tcase_add_test_raise_signal(tests, too_much_shared_memory_ends_the_process, 6);
     tcase_add_test_raise_signal(tests, host_cannot_touch_device_memory, 11);
     tcase_add_test(tests, block_is_reduced);
     tcase_add_test(tests, warp_multiplies_matrices);

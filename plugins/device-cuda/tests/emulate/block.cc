@@ -34,6 +34,7 @@ struct lane {
 struct shared {
     const void *place;
     std::vector<unsigned char> memory;
+    uint64_t launch; /* the last that used it */
 };
 
 /* Lanes of a warp, as masks. */
@@ -52,7 +53,8 @@ std::deque<snapshot> snapshots; /* all; elements stay where they are */
 std::vector<snapshot *> idle;
 std::deque<shared> statics;
 unsigned char *dynamic;
-size_t dynamic_bytes;
+size_t dynamic_bytes, static_bytes, shared_room;
+uint64_t launch;
 const char *kernel_name;
 const std::function<void()> *body;
 
@@ -289,10 +291,16 @@ void complete(lane *first, unsigned mask)
 
 void *emulate_shared(const void *at, size_t bytes)
 {
-    for (shared &s : statics)
-        if (s.place == at)
-            return s.memory.data() + (128 - (uintptr_t)s.memory.data() % 128) % 128;
-    statics.push_back({at, std::vector<unsigned char>(bytes + 128)});
+    for (shared &s : statics) {
+        if (s.place != at)
+            continue;
+        static_bytes += s.launch != launch ? bytes : 0;
+        s.launch = launch;
+        if (static_bytes + dynamic_bytes > shared_room)
+            broken("it has more shared memory, static and dynamic, than a block may");
+        return s.memory.data() + (128 - (uintptr_t)s.memory.data() % 128) % 128;
+    }
+    statics.push_back({at, std::vector<unsigned char>(bytes + 128), 0});
     poison(statics.back().memory.data(), statics.back().memory.size());
     return emulate_shared(at, bytes);
 }
@@ -324,6 +332,7 @@ cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3
         return emulate_said(cudaErrorInvalidConfiguration);
     if (bytes > limit_of(kernel))
         return emulate_said(cudaErrorInvalidValue);
+    size_t room = limit_of(kernel) > PLAIN_LIMIT ? SHARED_LIMIT : PLAIN_LIMIT;
     return emulate_enqueue(stream, [=] {
         if (!stacks) {
             stacks = static_cast<char *>(map((size_t)MOST_THREADS * STACK));
@@ -333,6 +342,9 @@ cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3
         emulate_here.block_dim = block;
         kernel_name = name;
         dynamic_bytes = bytes;
+        static_bytes = 0;
+        shared_room = room;
+        launch++;
         body = &work;
         run_grid();
     });
