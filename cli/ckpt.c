@@ -177,13 +177,21 @@ static uint32_t parse_dtype(const char *name)
     return 0;
 }
 
-/* The tokenizer that the job trains with, where there is one; an export does without. */
-static void open_text(const struct hd__cli_job *loaded, struct hd__cli_text *text)
+/* The tokenizer that the job trains with, where there is one; an export does without, but not with one whose ids have
+ * no rows. */
+static int32_t open_text(const struct hd__cli_job *loaded, struct hd__cli_text *text, struct hd_error *err)
 {
-    struct hd_error err = HD_ERROR_INIT;
+    struct hd_error why = HD_ERROR_INIT;
     const struct hd__cli_text_flags flags = {.chat = loaded->job->data_chat_template};
-    if (hd__cli_text_open(loaded, &flags, text, &err))
-        hd__log(HD_LOG_WARN, NULL, "no generation_config.json is made of the tokenizer: %s", err.message);
+    int32_t rc = hd__cli_text_open(loaded, &flags, text, &why);
+    if (rc && loaded->job->data_tokenizer && text->tokenizer.info.vocab > text->vocab)
+        return hd__job_fail(loaded->job, "data.tokenizer", err,
+                            "data.tokenizer: %s has %lld ids, and the model's vocabulary is %lld: name the tokenizer "
+                            "that it was trained with, or leave it out",
+                            text->tokenizer.path, (long long)text->tokenizer.info.vocab, (long long)text->vocab);
+    if (rc)
+        hd__log(HD_LOG_WARN, NULL, "no generation_config.json is made of the tokenizer: %s", why.message);
+    return HD_OK;
 }
 
 /* A tokenizer that the weights do not know makes a wrong model of them. */
@@ -216,10 +224,10 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     if (from && !hd__token_makers_differ(hd__train_tokenizer(r->loaded.compiled, from),
                                          hd__train_tokenizer(r->loaded.compiled, NULL)))
         config.sources[1] = from;
-    open_text(&r->loaded, &text);
+    int32_t rc = open_text(&r->loaded, &text, err);
     config.ends = text.ends.at;
     config.n_ends = text.ends.count;
-    int32_t rc = hd__train_export_check(&config, err);
+    rc = rc ? rc : hd__train_export_check(&config, err);
     if (rc) {
         hd__cli_text_close(&text);
         return rc;

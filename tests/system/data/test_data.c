@@ -378,6 +378,13 @@ START_TEST(tokenizer_of_a_checkpoint)
                    "tokenizer, other.json: say data.tokenizer: " TOKENIZER);
     ck_assert(access("wrong/tokenizer.json", F_OK) && access("wrong/config.json", F_OK));
     expect_code(command_run("ckpt export " SAVED "data.tokenizer=" TOKENIZER " --to known-model"), 0);
+    expect_code(command_run("train llama.yaml checkpoint.dir=letters job.name=letters job.steps=1"), 0);
+    c = command_run("ckpt export llama.yaml checkpoint.dir=letters data.tokenizer=" TOKENIZER " --to wrong");
+    expect_code(c, 2);
+    expect_says(c,
+                "command line: data.tokenizer: " TOKENIZER " has 320 ids, and the model's vocabulary is 256: name the "
+                "tokenizer that it was trained with, or leave it out");
+    ck_assert_int_ne(access("wrong/config.json", F_OK), 0);
     ck_assert(!system("cp " TOKENIZER " same.json")); /* its path does not count */
     c = command_run("sample " SAVED "data.tokenizer=same.json --prompt the --tokens 2");
     expect_code(c, 0);
