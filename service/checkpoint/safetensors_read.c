@@ -25,6 +25,7 @@ struct hd__ckpt_st {
     const char *path;
     HD__ARRAY(struct st_file) files;
     HD__ARRAY(struct hd__ckpt_st_tensor) tensors;
+    const char *twice; /* of a tensor in another file than that of the index, in words */
 };
 
 /* Heddle does not compute with them. */
@@ -211,6 +212,8 @@ static void filter_tensor(void *user, const struct hd__ckpt_st_tensor *tensor)
     const struct st_file *f = &c->st->files.at[c->file];
     if (c->map) {
         const char *file = json_string_value(json_object_get(c->map, t.name));
+        if (file && strcmp(file, f->name) && !c->st->twice)
+            c->st->twice = hd__arena_format(&c->st->arena, "tensor %s: is in %s, too", t.name, f->name);
         if (!file || strcmp(file, f->name))
             return;
     }
@@ -301,6 +304,8 @@ static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *
     sort_tensors(st);
     json_object_foreach((json_t *)map, tensor, entry) if (!hd__ckpt_st_find(st, tensor)) return hd_fail(
         err, HD_E_CORRUPT, "%s: tensor %s: is not in %s", path, tensor, json_string_value(entry));
+    if (st->twice)
+        return hd_fail(err, HD_E_CORRUPT, "%s: %s: files of two models? Fetch all of one", path, st->twice);
     return HD_OK;
 }
 

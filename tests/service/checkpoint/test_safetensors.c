@@ -149,6 +149,13 @@ START_TEST(bad_index)
     }
     ck_refused(hd__ckpt_st_open(s.dir, &st, &err), HD_E_NOTFOUND, "neither");
     free(one);
+    one = scratch_read(GOLDEN "/sharded/model-00002-of-00002.safetensors", &bytes); /* y and z */
+    scratch_write(&s, "y.safetensors", one, bytes);
+    scratch_write(&s, "z.safetensors", one, bytes);
+    static const char twice[] = "{\"weight_map\": {\"y\": \"y.safetensors\", \"z\": \"z.safetensors\"}}";
+    ck_refused(hd__ckpt_st_open(scratch_write(&s, "m.json", twice, sizeof twice - 1), &st, &err), HD_E_CORRUPT,
+               "m.json: tensor z: is in y.safetensors, too: files of two models? Fetch all of one");
+    free(one);
     scratch_finish(&s);
 }
 END_TEST
