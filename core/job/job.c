@@ -37,7 +37,7 @@ static void expand_precision(struct hd__job *job)
 
 static int is_auto(const struct hd__tree_node *value)
 {
-    return value && value->kind == HD__SCALAR && !value->quoted && !strcmp(value->text, "auto");
+    return value && value->kind == HD__SCALAR && !strcasecmp(value->text, "auto");
 }
 
 /* `mesh: auto` and `strategies: auto` are the defaults until they are chosen. */

@@ -314,6 +314,21 @@ START_TEST(precision)
 }
 END_TEST
 
+/* As any other word: quoted, as programs write JSON, and in any case. */
+START_TEST(words_for_what_heddle_chooses)
+{
+    static const char *const values[] = {"auto", "\"auto\"", "AUTO"};
+    for (size_t n = 0; n < HD__COUNT(values); n++) {
+        char mesh[32], strategies[32];
+        snprintf(mesh, sizeof mesh, "mesh=%s", values[n]);
+        snprintf(strategies, sizeof strategies, "strategies=%s", values[n]);
+        struct hd__job *j = load(small_job, mesh, strategies, NULL);
+        ck_assert(j->auto_mesh && j->auto_strategies);
+        hd__job_free(j);
+    }
+}
+END_TEST
+
 START_TEST(meshes)
 {
     static const struct {
@@ -702,6 +717,7 @@ int main(void)
     tcase_add_test(tc, file_name);
     tcase_add_test(tc, overrides);
     tcase_add_loop_test(tc, precision, 0, 7);
+    tcase_add_test(tc, words_for_what_heddle_chooses);
     tcase_add_loop_test(tc, meshes, 0, 7);
     tcase_add_test(tc, launch_ranks);
     tcase_add_test(tc, launch_nodes);
