@@ -385,7 +385,7 @@ static void limit_omp_waiting(const struct hd__job *job)
     const struct hd__tree_node *device = job->device->node, *threads = device ? hd__tree_get(device, "threads") : NULL;
     const char *spins = getenv("GOMP_SPINCOUNT");
     if (!threads || !threads->text || getenv("OMP_WAIT_POLICY") || (spins && strcmp(spins, HD__CLI_OMP_SPINS)) ||
-        atoll(threads->text) <= HD__MAX(1, hd__cpu_count() / (int32_t)job->ranks_each))
+        atoll(threads->text) <= HD__MAX(1, hd__cpu_count() / HD__MAX(1, (int32_t)job->ranks_each)))
         return;
     unsetenv("GOMP_SPINCOUNT");
     setenv("OMP_WAIT_POLICY", "passive", 1);
