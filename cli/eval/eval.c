@@ -36,8 +36,10 @@ static int32_t check_part(const struct hd__compiled *c, const char *split, struc
 
 static void print_loss(const char *metric, const char *set, int64_t step, double loss, int json)
 {
-    if (json)
+    if (json && isfinite(loss))
         printf(", \"%s%s%s\": %.9g", metric, *set ? "_" : "", set, loss);
+    else if (json) /* which has no other word for it */
+        printf(", \"%s%s%s\": null", metric, *set ? "_" : "", set);
     else
         printf("step %lld  %s%s%s %.4f  perplexity %.2f\n", (long long)step, metric, *set ? "_" : "", set, loss,
                exp(loss));
@@ -54,6 +56,10 @@ static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t 
                  : hd__train_session_evaluate(s, part, batches, NULL, &loss, &labels, err);
     if (rc || s->env->rank)
         return rc;
+    if (!isfinite(loss))
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "the loss is not finite: precision.compute overflows (fp32 has more room), or these weights are broken");
     if (json)
         printf("{\"step\": %lld", (long long)step);
     print_loss(part == HD__FEED_TEST ? "test_loss" : "val_loss", all || part == HD__FEED_TEST ? "" : split, step, loss,

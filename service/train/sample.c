@@ -1,6 +1,7 @@
 /* Sampling: softmax of logits / temperature over the top k and top p, drawn with a counter-based generator. */
 #include "service/train/sample.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -163,9 +164,18 @@ static int32_t next_token(struct sampler *s, int32_t *token, struct hd_error *er
     s->cached = s->n;
     if (!rc)
         rc = hd__exec_all_reduce_floats(s->session->exec, s->logits, s->vocab, err);
-    if (!rc)
-        *token = sample_token(s);
-    return rc;
+    if (rc)
+        return rc;
+    for (int64_t v = 0; v < s->vocab; v++)
+        if (!isfinite(s->logits[v])) {
+            err->origin = hd__speaker_shared(&s->session->speaker, (uint32_t)s->n); /* all ranks find it */
+            return hd_fail(err, HD_E_CORRUPT,
+                           "the logits of token %" PRId64 " are not finite, so none can be drawn: precision.compute "
+                           "overflows (fp32 has more room), or these weights are broken",
+                           s->n + 1);
+        }
+    *token = sample_token(s);
+    return HD_OK;
 }
 
 static int32_t prepare(struct hd__train_session *session, struct hd_error *err)
@@ -191,7 +201,7 @@ int32_t hd__train_sample(struct hd__train_session *session, const struct hd__tra
     s.n = config->n_prompt;
     hd__train_session_override_feed(session, feed, &s);
     for (int64_t i = 0; i < config->count && !rc; i++) {
-        int32_t token;
+        int32_t token = 0;
         rc = next_token(&s, &token, err);
         if (rc)
             break;

@@ -275,6 +275,7 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int32_t part, in
     if (!*labels)
         return nothing_to_evaluate(s, feed, batches, stop != NULL, err);
     *loss = sum * factor / (double)batches;
+    *loss = isnan(*loss) ? INFINITY : *loss; /* NaN says that it was cut off */
     return HD_OK;
 }
 

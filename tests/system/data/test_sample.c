@@ -90,6 +90,29 @@ START_TEST(failures)
 }
 END_TEST
 
+/* Weights that fp16 has no room for: an evaluation says so and is JSON, no token is drawn, training logs null. */
+START_TEST(not_finite)
+{
+    static const char *const ways[] = {"", "mesh.dp=2", "--temperature 0 --no-cache"};
+    struct command *c = command_run("train llama.yaml precision.compute=fp16 optimizer.lr=1e6 job.steps=1 eval.every=1 "
+                                    "eval.batches=1 data.val_fraction=0.1 checkpoint.dir=broken metrics.jsonl=rows");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "val_loss inf"));
+    ck_assert_ptr_nonnull(strstr(read_file("rows"), "\"val_loss\": null"));
+    c = command_run("eval llama.yaml precision.compute=fp16 data.val_fraction=0.1 eval.batches=1 checkpoint.dir=broken "
+                    "--json");
+    expect_code(c, 0);
+    ck_assert_str_eq(c->out, "{\"step\": 1, \"val_loss\": null}\n");
+    expect_says(c, "the loss is not finite: precision.compute overflows");
+    for (size_t i = 0; i < HD__COUNT(ways); i++) {
+        c = command_run("sample llama.yaml precision.compute=fp16 checkpoint.dir=broken --prompt a --max-new 3 %s",
+                        ways[i]);
+        expect_code(c, 1);
+        expect_says(c, "the logits of token 2 are not finite, so none can be drawn");
+    }
+}
+END_TEST
+
 /* A signal to the command ends its ranks, also while they start: there is nothing to save. */
 START_TEST(interrupted)
 {
@@ -110,10 +133,8 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"meshes", meshes, 1},
-                                        {"caches", caches, 1},
-                                        {"failures", failures, 1},
-                                        {"interrupted", interrupted, 1},
-                                        {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"meshes", meshes, 1},           {"caches", caches, 1},
+                                        {"failures", failures, 1},       {"not-finite", not_finite, 1},
+                                        {"interrupted", interrupted, 1}, {NULL, NULL, 0}};
     return system_run("system-sample", tests);
 }
