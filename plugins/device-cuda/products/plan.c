@@ -160,7 +160,7 @@ const char *cu_plan(struct cu_plan *p, const struct hd_operand *in, const struct
     p->product.d = matrix_of(out->dtype, &x.c, x.m->extent, x.n->extent);
     p->product.accumulate = accumulate;
     split_rest(p, &l, &x);
-    if (p->loops > CU_LOOPS_MOST)
+    if (p->loops > CU_LOOPS_MOST || p->product.batch > INT32_MAX)
         return "too many products";
     if (p->sums && out->dtype != HD_F32 && out->dtype != HD_F64)
         return "a sum over separated dims would be rounded between its parts";

@@ -176,6 +176,12 @@ START_TEST(too_many_products_are_one_plain_kernel)
     struct hd_operand in[2] = {operand("zbth", HD_BF16), operand("zhbf", HD_BF16)}, out = operand("ztbf", HD_F32);
     in[0].extent[0] = in[1].extent[0] = out.extent[0] = in[0].extent[1] = in[1].extent[2] = out.extent[2] = 257;
     ck_assert_str_eq(cu_plan(&p, in, &out, 0), "too many products");
+    in[0] = operand("z", HD_BF16);
+    in[0].extent[0] = INT32_MAX;
+    in[1] = out = in[0];
+    ck_assert_ptr_null(cu_plan(&p, in, &out, 0));
+    in[0].extent[0] = in[1].extent[0] = out.extent[0] = (INT64_C(1) << 32) + 5; /* a batch is counted in 32 bits */
+    ck_assert_str_eq(cu_plan(&p, in, &out, 0), "too many products");
 }
 END_TEST
 
