@@ -254,6 +254,8 @@ struct nc_queue *nc_queue_new(struct nc_group *g, int32_t from, int32_t to, uint
     result = make_stream(&c->api, &q->stream);
     if (!result)
         result = c->api.cuEventCreate(&q->mark, NC_CU_NO_TIMING);
+    for (int n = 0; n < 2 && !result; n++)
+        result = c->api.cuEventCreate(&q->place[n], NC_CU_NO_TIMING);
     if (nc_cu_check(&c->api, result, "a stream of a group", err)) {
         nc_queue_free(q);
         return NULL;
@@ -380,6 +382,9 @@ void nc_queue_free(struct nc_queue *q)
         c->api.cuStreamDestroy_v2(q->stream);
     if (q->mark)
         c->api.cuEventDestroy_v2(q->mark);
+    for (int n = 0; n < 2; n++)
+        if (q->place[n])
+            c->api.cuEventDestroy_v2(q->place[n]);
     c->host->free(q->buffer);
     c->host->free(q);
 }

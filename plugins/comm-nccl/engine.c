@@ -90,9 +90,11 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
     struct nc_queue *q = op->queue;
     struct hd_comm *c = g->comm;
     struct hd_error why = HD_ERROR_INIT;
-    int self_send = q->state == NC_SELF && op->kind == NC_SEND, moved = 0;
-    int32_t rc =
-        nc_cu_check(&c->api, c->api.cuEventRecord(op->begin, c->world.stream), "marking the device's stream", err);
+    int self_send = q->state == NC_SELF && op->kind == NC_SEND, moved = 0, status = 0;
+    int result = c->api.cuEventRecord(op->begin, c->world.stream);
+    if (!result && !c->api.cuStreamIsCapturing(c->world.stream, &status) && !status)
+        result = c->api.cuEventRecord(q->place[1], c->world.stream);
+    int32_t rc = nc_cu_check(&c->api, result, "marking the device's stream", err);
     if (rc) {
         nc_op_release(c, op);
         return rc;
@@ -113,6 +115,7 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
 static int32_t watch(struct nc_queue *q, struct hd_error *err)
 {
     const struct hd_comm *c = q->group->comm;
+    void *place = q->place[0];
     int status = 0;
     if (q->armed || !q->unmarked || c->api.cuStreamIsCapturing(q->stream, &status))
         return HD_OK;
@@ -123,6 +126,8 @@ static int32_t watch(struct nc_queue *q, struct hd_error *err)
     q->unmarked = 0;
     q->since = nc_now();
     q->marked = q->last;
+    q->place[0] = q->place[1];
+    q->place[1] = place;
     return nc_cu_check(&c->api, c->api.cuEventRecord(q->mark, q->stream), "marking a stream", err);
 }
 
@@ -182,6 +187,8 @@ static int32_t check_running(struct nc_queue *q, double looked, double now, stru
         return rc;
     if (!q->armed && !q->captured)
         return HD_OK;
+    if (q->armed && reached(c, q->place[0]) == NC_CU_NOT_READY) /* the device has not come to it: it waits for nobody */
+        q->since = now;
     nc_op_text(q->armed ? &q->marked : &q->last, text);
     if (q->comm && !q->launched) {
         result = c->api.CommGetAsyncError(q->comm, &state);

@@ -85,6 +85,7 @@ struct nc_queue {
     struct nc_op *sent, **sent_tail; /* to oneself: sends without a receive; `head` has receives without a send */
     double checked, since;           /* for the id; when `mark` was recorded */
     void *mark;                      /* the end of an operation that may still run */
+    void *place[2];                  /* on the device's stream: where it was posted; where the last one was */
     struct nc_op marked, last;       /* that operation; the last enqueued: copies, for their names */
     struct nc_buffer *buffer;
     uint32_t n_buffers, buffer_room;

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <dlfcn.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "conformance/comm/jobs.h"
@@ -107,6 +108,51 @@ static int ring(struct rank *rank)
     rank->ops->group_free(group);
     return 0;
 }
+
+static void hold(void *over)
+{
+    while (!atomic_load((_Atomic int *)over))
+        sched_yield();
+}
+
+/* Time in which the device's own stream has not come to an operation is no wait of it. */
+static int behind_compute(struct rank *rank)
+{
+    static _Atomic int over;
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    void *driver = dlopen(transport_driver, RTLD_NOW | RTLD_NOLOAD),
+         *found = driver ? dlsym(driver, "cuLaunchHostFunc") : NULL;
+    int (*call)(void *stream, void (*call)(void *), void *data);
+    float *data = rank_memory(rank, 64);
+    struct hd_comm_call sum = {.struct_size = sizeof sum,
+                               .coll = HD_COLL_ALL_REDUCE,
+                               .dtype = HD_F32,
+                               .redop = HD_SUM,
+                               .send = data,
+                               .recv = data,
+                               .count = 16};
+    hd_request request;
+    int32_t rc = HD_OK;
+    memcpy(&call, &found, sizeof call);
+    if (!found || world_group(rank, "world", &group))
+        return 1;
+    call(rank->stream, hold, &over);
+    rc = rank->ops->collective(group, &sum, &request, &err);
+    for (double until = hd__now() + 1.5 * rank->timeout; rc >= 0 && hd__now() < until;)
+        rc = rank->ops->progress(rank->comm, &err);
+    over = 1;
+    EXPECT(rc >= 0, "%s", err.message);
+    EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
+    return 0;
+}
+
+START_TEST(compute_before_an_operation_is_no_wait)
+{
+    struct ranks_options o = {.size = 1, .timeout = 2};
+    ck_assert_int_eq(run_ranks(&o, behind_compute, NULL), 0);
+}
+END_TEST
 
 /* What runs as a graph fails while nothing else is under way: `progress` says so. */
 static int in_a_graph(struct rank *rank)
@@ -249,6 +295,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_failure_on_the_stream);
     tcase_add_test(tc, a_peer_that_nccl_lost);
     tcase_add_test(tc, a_failure_in_a_graph);
+    tcase_add_test(tc, compute_before_an_operation_is_no_wait);
     tcase_add_test(tc, an_operation_without_end);
     tcase_add_test(tc, an_operation_never_enqueued);
     tcase_add_test(tc, memory_is_registered_once);
