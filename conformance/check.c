@@ -15,6 +15,20 @@ double conf_seconds = 60;
 enum { PASSED = 83 }; /* exit code of a check that was run to its end: a plug-in may end the process with 0 */
 static unsigned passed, failed;
 static char folder[64];
+static volatile pid_t running; /* the check, and what it started: a group of its own, which no terminal ends */
+
+static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
+
+/* Who ends this process ends the check that runs. */
+static void on_stop(int sig)
+{
+    if (running > 0) {
+        kill(-running, SIGKILL);
+        waitpid(running, NULL, 0);
+    }
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
 
 void conf_fail(const char *file, int line, const char *format, ...)
 {
@@ -90,10 +104,15 @@ static void run_one(const char *label, void (*test)(int i), int i)
     pid_t pid = -1;
     snprintf(folder, sizeof folder, "%s/heddle-test-XXXXXX", top && strlen(top) < 32 ? top : "/tmp");
     fflush(NULL);
+    for (size_t k = 0; k < HD__COUNT(stops); k++)
+        if (signal(stops[k], on_stop) == SIG_IGN) /* nohup */
+            signal(stops[k], SIG_IGN);
     if (output && mkdtemp(folder) && !(pid = fork()))
         become_check(output, test, i);
+    running = pid;
     if (pid > 0)
-        why = end_of(pid, text);
+        setpgid(pid, pid), why = end_of(pid, text);
+    running = 0;
     printf("%s  %s%s%s\n", why ? "FAILED" : "ok    ", label, why && *why ? ": " : "", why ? why : "");
     if (why && output)
         print_output(output);

@@ -39,8 +39,9 @@ struct how {
     double scale;           /* gradients are multiplied by it, and hyper says so */
     double larger, odd;     /* the same, but hyper says nothing; in every other step times `odd` too */
     double skip;
-    float spoilt; /* added to every gradient */
-    int no_error; /* args.err is NULL */
+    double slower; /* the learning rate is divided by it; 0: by 1 */
+    float spoilt;  /* added to every gradient */
+    int no_error;  /* args.err is NULL */
 };
 
 static const struct how whole = {.scale = 1, .larger = 1, .odd = 1};
@@ -231,7 +232,9 @@ static int32_t call(struct trained *t, const struct how *how, const struct hd_op
 static int32_t step(struct trained *t, const struct how *how, int n, struct hd_error *err)
 {
     struct hd_range decay[PARAMS];
-    double hyper[HD_HYPER_COUNT] = {rate(n), n + 1, 1 / how->scale, how->skip}, norm2 = 0;
+    double hyper[HD_HYPER_COUNT] = {how->slower > 0 ? rate(n) / how->slower : rate(n), n + 1, 1 / how->scale,
+                                    how->skip},
+           norm2 = 0;
     float grad[ROOM], before[ROOM];
     int32_t rc = HD_OK;
     int pieces = 1;
@@ -390,6 +393,24 @@ START_TEST(overflow_and_skip_write_nothing)
     before = t;
     train_from(&t, &bad, 2, STEPS);
     same_bits(&before, &t, _i ? "the norm of the gradients is not finite" : "hyper says skip");
+}
+END_TEST
+
+/* The schedule's rate comes in hyper; what settings say is its peak. */
+START_TEST(the_rate_is_that_of_hyper)
+{
+    struct how how = whole;
+    how.slower = 1024;
+    struct trained before, fast = train(&whole), slow = train(&how);
+    begin(&before);
+    double moved[2] = {0};
+    for (int i = GUARD; i < GUARD + count; i++) {
+        moved[0] += fabs((double)fast.param[i] - before.param[i]);
+        moved[1] += fabs((double)slow.param[i] - before.param[i]);
+    }
+    ck_assert_msg(moved[1] < moved[0] / 2,
+                  "parameters move by %g with the rates in hyper[HD_HYPER_LR], and by %g with 1/1024 of them", moved[0],
+                  moved[1]);
 }
 END_TEST
 
@@ -554,6 +575,7 @@ void conf_optim(void)
         RUN_TEST(any_cut_gives_the_same_bits);
         RUN_TEST(a_loss_scale_changes_no_bit);
         RUN_LOOP(overflow_and_skip_write_nothing, 0, 3, NULL);
+        RUN_TEST(the_rate_is_that_of_hyper);
         RUN_TEST(step_needs_no_error_struct);
         RUN_TEST(parameters_and_states_are_all_there_is);
         RUN_TEST(calls_do_not_see_each_other);

@@ -39,6 +39,7 @@ plant lion.c optim-mylion 's/a->param\[i\] = /((float *)8)[i] = /' only=moves "a
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
 plant lion.c optim-mylion 's/^static double sign/#include <stdlib.h>\n&/; s/a->param\[i\] = /exit(0), &/' only=moves "a step moves"
 grep -qE "heddle test was ended by exit\(0\) in a call from plugin optim-mylion \(.*: a plug-in returns an error|Sanitizer" log
+plant lion.c optim-mylion 's/lr = a->hyper\[HD_HYPER_LR\]/lr = s->lr/' only=rate "the rate is that of hyper"
 plant lion.c optim-mylion '/hd_update_runs/,+1d' only=overflow "overflow and skip"
 plant lion.c optim-mylion 's/a->param\[i\] = /a->param[i + 1] = /' only=moves "a step moves"
 plant lion.c optim-mylion 's/hd_clip_factor(.*)/1/' only=clipping "clipping"
@@ -157,3 +158,12 @@ checkpoint: {dir: saved}
 EOF
 "$heddle" train job.yaml >log 2>&1 && "$heddle" ckpt export job.yaml --to exported >>log 2>&1 || { cat log >&2; exit 1; }
 refused 0 "1 passed, 0 failed" model-transformer set:from=exported "only=goes on"
+
+# Who ends `heddle test` ends the check that runs.
+sed 's/^static double sign/#include <stdio.h>\n#include <unistd.h>\n&/; s|^    if (!hd_update_runs.*|    FILE *f = fopen("pid.new", "w");\n    if (f \&\& fprintf(f, "%d", getpid()) \&\& !fclose(f) \&\& !rename("pid.new", "pid"))\n        for (;;)\n            pause();\n&|' "$source/examples/plugin-template/lion.c" >planted.c
+${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-optim-mylion.so planted.c -lm
+"$heddle" test ./heddle-optim-mylion.so only=moves >log 2>&1 &
+while kill -0 $! && [ ! -s pid ]; do sleep 0.05; done
+kill $!
+wait $! 2>/dev/null && { echo "heddle test that was ended says 0" >&2; exit 1; }
+if kill -0 "$(cat pid)" 2>/dev/null; then echo "the check outlives heddle test" >&2; exit 1; fi
