@@ -196,6 +196,12 @@ static int32_t ring_axis(const struct hd_program *p, const struct hd__instr *i)
 
 static int32_t check(const struct hd_program *p, struct hd_error *err)
 {
+    for (uint32_t n = 0; n < p->params.count; n++) /* pieces of a parameter are consecutive elements of it */
+        if (hd__dim_index(hd__tensor_const(p, p->params.at[n].tensor), p->letter['s']) >= 0)
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "strategies: ring attention stores sequences in zig-zag order over mesh.cp = %lld, and "
+                           "parameter %s has dim s, the sequence: use context: ulysses, or mesh.cp: 1",
+                           (long long)hd__mesh_ways(&p->mesh, p->ring_axes), p->params.at[n].desc.name);
     int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring_axes);
     if (length % (2 * ways))
         return hd_fail(err, HD_E_INVALID,
@@ -209,20 +215,19 @@ static int32_t check(const struct hd_program *p, struct hd_error *err)
 int32_t hd__ring_attention(struct hd_program *p, struct hd_error *err)
 {
     hd__code old = p->template, fresh = {0};
-    int32_t rc = HD_OK;
-    if (!p->ring_axes)
-        return HD_OK;
-    for (uint32_t k = 0; k < old.count && !rc; k++) {
+    int32_t rc = p->ring_axes ? check(p, err) : HD_OK;
+    if (!p->ring_axes || rc)
+        return rc;
+    for (uint32_t k = 0; k < old.count; k++) {
         struct ring r = {.p = p, .code = &fresh, .of = &old.at[k], .axis = ring_axis(p, &old.at[k])};
         if (r.axis < 0) {
             hd__push(&fresh, old.at[k]);
             continue;
         }
-        rc = check(p, err);
         r.size = p->mesh.size[r.axis];
         r.of->op == HD_OP_ATTENTION ? forward(&r) : backward(&r);
     }
     p->template = fresh;
     hd__free_array(&old);
-    return rc;
+    return HD_OK;
 }

@@ -93,6 +93,12 @@ plant neox.c model-neox 's/^    e.api->block(p, "embed");/    if (e.api->input(p
     "numbers are those of one rank, dp: 2, documents: mask"
 plant neox.c model-neox 's/e.api->block(p, block);/((void (*)(void))0)();/' "$sizes only=again" "it builds the same again"
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
+# Ring attention has sequences in zig-zag order, and a parameter along them has not.
+sed 's/HD_OP_POSITION/HD_OP_BIAS/; s/"ph"/"sh"/; /dim(p, .p./d' "$source/examples/plugin-template/encoder.c" >planted.c
+${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-model-encoder.so planted.c -lm
+"$heddle" test ./heddle-model-encoder.so set:layers=1 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256 set:positions=8 only="cp: 2" >log 2>&1 &&
+    grep -qF "parameter distilbert.embeddings.position_embeddings.weight has dim s, the sequence: use context: ulysses" log ||
+    { cat log >&2; exit 1; }
 cat >job.yaml <<end
 job: {name: crash, steps: 1}
 model: {use: neox, layers: 2, hidden: 32, heads: 4, ffn: 40, vocab: 256}
