@@ -137,6 +137,14 @@ static void record_again(struct hook *h, const struct hd__wrapper_op *op, int ch
         hd__comm_flight_start(h->flight, changed ? changed_flight_op(h->flight, before, op) : before, hd__now());
 }
 
+/* A slot's answer, with a message where it gave none: of the hook, not of the transport around which it stands. */
+static int32_t answer(const struct hook *h, const char *slot, int32_t code, int32_t most, struct hd_error *err)
+{
+    char whose[80];
+    snprintf(whose, sizeof whose, "hook %s's", h->name);
+    return code > most || code < 0 ? hd__slot_failed(code, whose, slot, err) : code;
+}
+
 /* ---- the wrapper */
 
 static int32_t begin_in_hook(struct hook *h, struct op *op, struct hd_error *err)
@@ -172,7 +180,7 @@ static int32_t hook_begin(struct hd__wrapper_op *base, struct hd_error *err)
         op->view.seq = ++g->seq;
     int32_t code = h->ops->begin ? begin_in_hook(h, op, err) : HD_OK;
     if (code < 0)
-        return code;
+        return answer(h, "begin", code, HD_HOOK_HOLD, err);
     if (code > HD_HOOK_HOLD)
         return hd_fail(err, HD_E_INVALID, "hook %s: begin returned %d: return HD_OK, HD_HOOK_HOLD or an HD_E_ code",
                        h->name, code);
@@ -187,7 +195,7 @@ static int32_t hook_end(struct hd__wrapper_op *base, int32_t code, struct hd_err
     if (!h->ops->end)
         return code;
     op->view.ended = hd__now();
-    return h->ops->end(h->hook, &op->view, code, err);
+    return answer(h, "end", h->ops->end(h->hook, &op->view, code, err), HD_OK, err);
 }
 
 /* Starts the operation unless the hook holds it. */
@@ -225,7 +233,7 @@ static int32_t hook_group(struct hd__wrapper_group *base, const int32_t *ranks, 
                                      .n = base->n,
                                      .me = base->me,
                                      .below = base->inner_group};
-    return h->ops->group ? h->ops->group(h->hook, &g->view, err) : HD_OK;
+    return h->ops->group ? answer(h, "group", h->ops->group(h->hook, &g->view, err), HD_OK, err) : HD_OK;
 }
 
 static void hook_group_free(struct hd__wrapper_group *base)
@@ -238,7 +246,7 @@ static void hook_group_free(struct hd__wrapper_group *base)
 static int32_t hook_progress(struct hd__wrapper *base, struct hd_error *err)
 {
     struct hook *h = (struct hook *)base;
-    return h->ops->progress(h->hook, err);
+    return answer(h, "progress", h->ops->progress(h->hook, err), INT32_MAX, err);
 }
 
 static void hook_leave(struct hd__wrapper *base)

@@ -75,7 +75,7 @@ struct hd_hook {
     const struct hd_hook_place *place;
     struct hd__flight *flight;
     uint64_t seen; /* operations that the recorder had while begin ran */
-    int32_t says;
+    int32_t says, end, progress;
 };
 static struct hd_hook own;
 
@@ -104,12 +104,22 @@ static int32_t own_begin(struct hd_hook *hook, struct hd_hook_op *op, struct hd_
 
 static int32_t own_end(struct hd_hook *hook, struct hd_hook_op *op, int32_t code, struct hd_error *err)
 {
-    (void)hook, (void)op, (void)code, (void)err;
-    return HD_OK;
+    (void)op, (void)code, (void)err;
+    return hook->end;
 }
 
-static const struct hd_hook_ops own_ops = {
-    .struct_size = sizeof own_ops, .open = own_open, .close = own_close, .begin = own_begin, .end = own_end};
+static int32_t own_progress(struct hd_hook *hook, struct hd_error *err)
+{
+    (void)err;
+    return hook->progress;
+}
+
+static const struct hd_hook_ops own_ops = {.struct_size = sizeof own_ops,
+                                           .open = own_open,
+                                           .close = own_close,
+                                           .begin = own_begin,
+                                           .end = own_end,
+                                           .progress = own_progress};
 
 static int the_recorder_says_what_is_done(struct rank *rank)
 {
@@ -151,6 +161,30 @@ static int an_end_hides_no_failure(struct rank *rank)
     return 0;
 }
 
+/* A code without a message is the hook's, not the transport's around which it stands. */
+static int a_silent_hook_is_named(struct rank *rank)
+{
+    static const struct {
+        int32_t begin, end, progress;
+        const char *says;
+    } rows[] = {{HD_E_IO, 0, 0, "hook own's begin failed (code -4) without a message (hd_fail)"},
+                {HD_OK, HD_E_IO, 0, "hook own's end failed (code -4) without a message (hd_fail)"},
+                {HD_OK, 7, 0, "hook own's end returned 7, which is no HD_E_ code"},
+                {HD_OK, HD_OK, HD_E_IO, "hook own's progress failed (code -4) without a message (hd_fail)"}};
+    struct hd_comm_group *group;
+    if (wrap_with(rank, &own_ops, "own", NULL, NULL) || group_of_all(rank, "world", &group))
+        return 1;
+    for (size_t k = 0; k < HD__COUNT(rows); k++) {
+        struct hd_error err = HD_ERROR_INIT;
+        struct hd_comm_call call = sum(0, 1, 500);
+        own.says = rows[k].begin, own.end = rows[k].end, own.progress = rows[k].progress;
+        EXPECT(run(rank, group, &call, &err) != HD_OK && !strcmp(err.message, rows[k].says), "%s instead of %s",
+               err.message, rows[k].says);
+        EXPECT(!hd__store_barrier(rank->store, "row", hd__now() + 20, &err), "%s", err.message);
+    }
+    return 0;
+}
+
 static int hooks_have_streams_of_their_own(struct rank *rank)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -171,6 +205,7 @@ HOOK_TEST(dropped_until_late, a_dropped_one_is_late, 2)
 HOOK_TEST(holding, held_ones_come, 2 + _i)
 HOOK_TEST(recorder, the_recorder_says_what_is_done, 2)
 HOOK_TEST(failures_stay, an_end_hides_no_failure, 2)
+HOOK_TEST(silence, a_silent_hook_is_named, 2)
 HOOK_TEST(streams, hooks_have_streams_of_their_own, 2)
 
 int main(int argc, char **argv)
@@ -184,6 +219,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, holding, 0, 3);
     tcase_add_test(tc, recorder);
     tcase_add_test(tc, failures_stay);
+    tcase_add_test(tc, silence);
     tcase_add_test(tc, streams);
     return suite_run_case("hook engine", tc);
 }
