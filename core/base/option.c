@@ -128,7 +128,12 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
         struct hd_option other = hd__option_at(table, j);
         if (!strcmp(option.name, other.name) || word_index(other.aliases, option.name, strlen(option.name)) >= 0 ||
             word_index(option.aliases, other.name, strlen(other.name)) >= 0)
-            return hd_fail(err, HD_E_INVALID, "two options are called %s", option.name);
+            return hd_fail(err, HD_E_INVALID, "two options are called %s",
+                           word_index(option.aliases, other.name, strlen(other.name)) >= 0 ? other.name : option.name);
+        if (!((option.flags | other.flags) & HD_OPTION_FIXED) &&
+            option.offset < other.offset + hd__option_bytes(other.type) && other.offset < option.offset + bytes)
+            return hd_fail(err, HD_E_INVALID, "options %s and %s share their field, at offset %zu: give each its own",
+                           other.name, option.name, option.offset);
     }
     return check_words(&option, err);
 }

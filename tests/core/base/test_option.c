@@ -315,6 +315,10 @@ static const struct {
     {{{.name = "x", .type = HD_OPT_INT}, {.name = "x", .type = HD_OPT_INT}}, "two options are called x"},
     {{{.name = "x", .type = HD_OPT_INT, .aliases = "a|y"}, {.name = "y", .type = HD_OPT_INT}},
      "two options are called y"},
+    {{{.name = "y", .type = HD_OPT_INT}, {.name = "x", .type = HD_OPT_INT, .aliases = "a|y"}},
+     "two options are called y"},
+    {{{.name = "x", .type = HD_OPT_INT}, {.name = "y", .type = HD_OPT_BOOL, .offset = 4}},
+     "options x and y share their field, at offset 4: give each its own"},
     {{{.name = "x", .type = HD_OPT_INT, .value = "one"}}, "the default of option x: 'one' is not a whole number"},
 };
 
