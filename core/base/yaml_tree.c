@@ -154,16 +154,24 @@ static int32_t fail_yaml(struct reader *r)
                  "; it begins at line %zu: is its end left out, or behind a #? A value with { } [ ] needs quotes",
                  p->context_mark.line + 1);
         hint = r->place ? "; is its end left out? A value with { } [ ] needs quotes" : open;
+    } else if (strstr(problem, "end of stream")) {
+        snprintf(open, sizeof open, "; the quote at line %zu is not closed", p->context_mark.line + 1);
+        hint = r->place ? "; a quote is not closed" : open;
     } else if (strstr(problem, "alphabetic or numeric"))
         hint = "; a value that begins with * or & needs quotes";
-    else if (p->context && strstr(p->context, "quoted scalar") && !strstr(problem, "end of stream"))
+    else if (p->context && strstr(p->context, "quoted scalar"))
         hint = "; in double quotes \\ begins an escape: write 'single quotes'";
     else if (strstr(problem, "cannot start any token"))
         hint = "; a tab, or a character such as % @ `: indent with spaces, quote the value";
     else if (strstr(problem, "mapping values are not allowed"))
-        hint = "; a value with ': ' in it needs quotes, {key: value} needs braces on one line";
+        hint = "; a value with ': ' in it needs quotes, {key: value} needs braces on one line; or is "
+               "this line indented too far?";
     else if (strstr(problem, "could not find expected ':'"))
         hint = "; a key needs a colon and a space before its value";
+    else if (strstr(problem, "'-' indicator"))
+        hint = "; the items of a list begin with - in one column";
+    else if (strstr(problem, "document start"))
+        hint = "; a job is YAML: `section: {key: value}`";
     else if (strstr(problem, "did not find expected key") || strstr(problem, "block end"))
         hint = "; the keys of a mapping begin in one column: is a line indented too little, or a brace left open?";
     snprintf(text, sizeof text, "%s%s%s%s", p->context ? p->context : "", p->context ? ", " : "", problem, hint);

@@ -36,17 +36,24 @@ static const struct bad files[] = {
     {"data: {train: \"C:\\data\"}\n", NULL,
      "job.yaml:1:18: while parsing a quoted scalar, found unknown escape character; in double quotes \\ begins an "
      "escape: write 'single quotes'"},
+    {"job: {name: \"x, steps: 3}\nmesh: {tp: 1}\n", NULL,
+     "job.yaml:3:1: while scanning a quoted scalar, found unexpected end of stream; the quote at line 1 is not closed"},
+    {"job:\n  - name: x\n  steps: 3\n", NULL,
+     "job.yaml:3:3: while parsing a block collection, did not find expected '-' indicator; the items of a list begin "
+     "with - in one column"},
+    {"[job]\nsteps = 3\n", NULL,
+     "job.yaml:2:1: did not find expected <document start>; a job is YAML: `section: {key: value}`"},
     {"job: {name:\u00a0x}\n", NULL, "job.yaml:1:7: a blank of another kind, U+00A0: type it anew, or quote the value"},
     {"job: {steps: \ufeff3}\n", NULL,
      "job.yaml:1:14: a blank of another kind, U+FEFF: type it anew, or quote the value"},
     {"job: a: b\n", NULL,
      "job.yaml:1:7: mapping values are not allowed in this context; a value with ': ' in it needs quotes, "
      "{key: value} needs braces "
-     "on one line"},
+     "on one line; or is this line indented too far?"},
     {"job\nmesh: 3\n", NULL,
      "job.yaml:2:5: mapping values are not allowed in this context; a value with ': ' in it needs quotes, "
      "{key: value} needs braces "
-     "on one line"},
+     "on one line; or is this line indented too far?"},
     {"job: {steps: 3}\nmesh\ndata: {}\n", NULL,
      "job.yaml:3:1: while scanning a simple key, could not find expected ':'; a key needs a colon and a "
      "space before its value"},
