@@ -109,42 +109,7 @@ static void shift_keys(const struct ring *r, const hd_tensor keys[2], hd_tensor 
         next[k] = emit_shift(r, keys[k], 0);
 }
 
-static void forward(const struct ring *r)
-{
-    hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[2] = {0, 0};
-    for (int32_t step = 0, last = last_step(r); step <= last; step++, memcpy(keys, next, sizeof keys)) {
-        struct hd__instr i = tile(r, step, keys), merge = instr_like(r, HD_OP_ATTENTION_MERGE);
-        if (step < last)
-            shift_keys(r, keys, next);
-        if (!any_rank_has_work(r, step))
-            continue;
-        for (int32_t n = 0; n < 2; n++)
-            i.out[n] = last ? statistic_like(r, r->of->out[n]) : r->of->out[n];
-        hd__push(r->code, i);
-        for (int32_t n = 0; n < 2 && step; n++) {
-            merge.in[n] = sum[n];
-            merge.in[2 + n] = i.out[n];
-            merge.out[n] = step < last ? statistic_like(r, r->of->out[n]) : r->of->out[n];
-        }
-        merge.n_in = 4;
-        merge.n_out = 2;
-        if (step)
-            hd__push(r->code, merge);
-        memcpy(sum, step ? merge.out : i.out, sizeof sum);
-    }
-}
-
-static hd_tensor emit_add(const struct ring *r, hd_tensor a, hd_tensor b, hd_tensor to)
-{
-    struct hd__instr i = instr_like(r, HD_OP_ADD);
-    i.in[i.n_in++] = a;
-    i.in[i.n_in++] = b;
-    i.out[i.n_out++] = to = to ? to : statistic_like(r, a);
-    hd__push(r->code, i);
-    return to;
-}
-
-/* The gradient itself if it has the dtype of sums, 0 if it is a copy of the sum. */
+/* The result itself if it has the dtype of sums, 0 if it is a copy of the sum. */
 static hd_tensor final_target(const struct ring *r, int32_t n)
 {
     hd_tensor to = r->of->out[n];
@@ -158,6 +123,43 @@ static void copy_result(const struct ring *r, hd_tensor from, hd_tensor to)
     i.out[i.n_out++] = to;
     if (from != to)
         hd__push(r->code, i);
+}
+
+static void forward(const struct ring *r)
+{
+    hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[2] = {0, 0};
+    for (int32_t step = 0, last = last_step(r); step <= last; step++, memcpy(keys, next, sizeof keys)) {
+        struct hd__instr i = tile(r, step, keys), merge = instr_like(r, HD_OP_ATTENTION_MERGE);
+        if (step < last)
+            shift_keys(r, keys, next);
+        if (!any_rank_has_work(r, step))
+            continue;
+        for (int32_t n = 0; n < 2; n++)
+            i.out[n] = last || !final_target(r, n) ? statistic_like(r, r->of->out[n]) : r->of->out[n];
+        hd__push(r->code, i);
+        for (int32_t n = 0; n < 2 && step; n++) {
+            merge.in[n] = sum[n];
+            merge.in[2 + n] = i.out[n];
+            merge.out[n] = step < last ? statistic_like(r, r->of->out[n]) : r->of->out[n];
+        }
+        merge.n_in = 4;
+        merge.n_out = 2;
+        if (step)
+            hd__push(r->code, merge);
+        memcpy(sum, step ? merge.out : i.out, sizeof sum);
+    }
+    for (int32_t n = 0; n < 2; n++)
+        copy_result(r, sum[n], r->of->out[n]);
+}
+
+static hd_tensor emit_add(const struct ring *r, hd_tensor a, hd_tensor b, hd_tensor to)
+{
+    struct hd__instr i = instr_like(r, HD_OP_ADD);
+    i.in[i.n_in++] = a;
+    i.in[i.n_in++] = b;
+    i.out[i.n_out++] = to = to ? to : statistic_like(r, a);
+    hd__push(r->code, i);
+    return to;
 }
 
 static void backward(const struct ring *r)

@@ -20,21 +20,22 @@ START_TEST(steps_that_nobody_sees_are_left_out)
         int window;
         uint32_t tiles, shifts; /* of keys and values twice, of their gradients once */
     } rows[] = {{0, 4, 20}, {1, 1, 8}, {2, 3, 20}, {9, 3, 20}, {10, 4, 20}, {63, 4, 20}};
-    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+    for (size_t i = 0; i < 2 * HD__COUNT(rows); i++) {
         struct compiled c;
         char text[512];
         snprintf(text, sizeof text,
+                 "precision: {compute: %s}\n"
                  "job: {name: ring, steps: 1}\nmesh: {cp: 4}\nstrategies: [{use: 3d, context: ring}, {use: zero}]\n"
                  "optimizer: {use: adamw, lr: 1e-3}\n"
                  "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 2, ffn: 8, vocab: 16, "
                  "sliding_window: %d}\n"
                  "data: {train: none, seq_len: 64, batch: 2}\n",
-                 rows[i].window);
+                 i < HD__COUNT(rows) ? "fp32" : "bf16", rows[i % HD__COUNT(rows)].window);
         compile_text(&c, text, NULL, 0, 4);
-        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION), rows[i].tiles);
-        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION_GRAD), rows[i].tiles);
-        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION_MERGE), rows[i].tiles - 1);
-        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_SHIFT), rows[i].shifts);
+        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION), rows[i % HD__COUNT(rows)].tiles);
+        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION_GRAD), rows[i % HD__COUNT(rows)].tiles);
+        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION_MERGE), rows[i % HD__COUNT(rows)].tiles - 1);
+        ck_assert_uint_eq(count(c.c->stage[0], HD_OP_SHIFT), rows[i % HD__COUNT(rows)].shifts);
         compiled_free(&c);
     }
 }
