@@ -157,9 +157,18 @@ static int32_t compile_widest(struct job *j, const struct draw *d, uint32_t *fla
     return compile_many(j, d, *flags, err);
 }
 
-/* What one rank computes, by heddle's own strategy: all of the batch as one micro-batch, and the loss as a plain chain
- * of instructions. */
-static void compile_one(struct job *j, const struct draw *d)
+/* A section of a strategy's own changes the parameters, on one rank too. */
+static int changes_parameters(const struct hd__compiled *c)
+{
+    int changes = 0;
+    for (uint32_t s = 0; s < c->stage[0]->sections.count; s++)
+        changes |= c->stage[0]->sections.at[s].declares;
+    return changes;
+}
+
+/* What one rank computes, by heddle's own strategy, or by those of `like` where they change parameters: all of the
+ * batch as one micro-batch, and the loss as a plain chain of instructions. */
+static void compile_one(struct job *j, const struct draw *d, const struct hd__compiled *like)
 {
     static const char *const overrides[] = {"device.use=cpu", "device.kernels=reference", "device.threads=1",
                                             "precision.compute=fp64", "precision.loss_scale=none"};
@@ -172,7 +181,7 @@ static void compile_one(struct job *j, const struct draw *d)
     alone.recompute = "none";
     alone.precision = "compute: fp64";
     alone.scale = 1;
-    job_text(&alone, "[{use: zero, stage: 0}]", text);
+    job_text(&alone, changes_parameters(like) ? beside : "[{use: zero, stage: 0}]", text);
     ck_assert_msg(!compile(j, text, overrides, HD__COUNT(overrides),
                            HD__COMPILE_WIDEN | HD__COMPILE_NO_FUSE(HD__FUSE_LOSS_HEAD | HD__FUSE_NORM_SUMS), &err),
                   "one rank: %s\n%s", err.message, text);
@@ -293,7 +302,7 @@ static void compare(const struct draw *d, struct hd__compiled *many, uint32_t nu
     struct hd_error err = HD_ERROR_INIT;
     struct hd__numerics r;
     struct job one;
-    compile_one(&one, d);
+    compile_one(&one, d, many);
     ck_assert_msg(!hd__numerics(one.c, many, 3, number, &r, &err), "%s\n%s", err.message, text);
     const struct {
         const char *what;
@@ -356,7 +365,7 @@ START_TEST(planted_faults_are_found)
     ck_assert_msg(!compile_widest(&fine, &d, &flags, &err), "%s\n%s", err.message, text);
     int alike = flags && !trains_apart(fine.c) && !approximates(fine.c);
     if (alike)
-        compile_one(&one, &d);
+        compile_one(&one, &d, fine.c);
     else
         close_job(&fine);
     ck_assert_msg((alike || !compile_many(&fine, &d, 0, &err)) && !compile_many(&broken, &d, alike ? WIDENED : 0, &err),
