@@ -26,6 +26,13 @@ static char lines[HD__COUNT(crashes)][256];
 static char process[128]; /* as messages call it */
 static pid_t pid;         /* of the process that asked; its children end as they like */
 
+static char opening[4200];
+
+void hd__crash_note_opening(const char *path)
+{
+    snprintf(opening, sizeof opening, "%s%s", path ? "a constructor of " : "", path ? path : "");
+}
+
 void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -71,7 +78,7 @@ static const char *plugin_on_stack(void)
     int n = backtrace(frames, HD__COUNT(frames));
     for (int k = 0; k < n && !plugin; k++)
         plugin = plugin_at((uintptr_t)frames[k]);
-    return plugin;
+    return plugin || !*opening ? plugin : opening;
 }
 
 /* The line comes in parts: a stack that the crash has destroyed may end the process while it is walked. */

@@ -95,7 +95,9 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
 {
     /* dlopen searches the system's folders for a name without a slash. */
     char *file = strchr(path, '/') ? hd__strdup(path) : hd__format("./%s", path);
+    hd__crash_note_opening(file);
     void *handle = open_library(file);
+    hd__crash_note_opening(NULL);
     hd_plugin_entry entry;
     int32_t r;
     if (!handle) {
@@ -111,5 +113,7 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
     if (!entry)
         return no_entry(path, handle, err);
     *plugin = entry();
-    return *plugin ? HD_OK : hd_fail(err, HD_E_UNSUPPORTED, "plugin %s: " HD_PLUGIN_SYMBOL "() returned NULL", path);
+    return *plugin ? HD_OK
+                   : hd_fail(err, HD_E_UNSUPPORTED,
+                             "plugin %s: " HD_PLUGIN_SYMBOL "() returned NULL: return the descriptor", path);
 }

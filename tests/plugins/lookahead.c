@@ -1,6 +1,6 @@
 /* strategy-lookahead: Lookahead (Zhang et al. 2019, arXiv 1907.08610): slow weights go a part of the way to the fast
- * ones every so many steps, and the fast ones begin there anew. It trains another model on one rank too, and the same on
- * every mesh. */
+ * ones every so many steps, and the fast ones begin there anew. It trains another model on one rank too, and the same
+ * on every mesh. */
 #include <string.h>
 
 #include "heddle/host.h"

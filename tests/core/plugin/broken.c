@@ -137,6 +137,8 @@ static const struct hd_component component = {
 #endif
 #ifdef FAULT_WRONG_KIND
     .kind = HD_KIND_CKPT,
+#elif defined FAULT_NO_KIND
+    .kind = 55,
 #else
     .kind = HD_KIND_OPTIMIZER,
 #endif

@@ -93,6 +93,12 @@ plant neox.c model-neox 's/^    e.api->block(p, "embed");/    if (e.api->input(p
     "numbers are those of one rank, dp: 2, documents: mask"
 plant neox.c model-neox 's/e.api->block(p, block);/((void (*)(void))0)();/' "$sizes only=again" "it builds the same again"
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
+# A constructor runs before there is a plug-in to name.
+sed 's/^static double sign/__attribute__((constructor)) static void begin(void) { *(volatile char *)8 = 0; }\n&/' "$source/examples/plugin-template/lion.c" >planted.c
+${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-optim-mylion.so planted.c -lm
+"$heddle" test ./heddle-optim-mylion.so >log 2>&1 && { echo "a crash in a constructor passes" >&2; exit 1; }
+grep -qE "heddle test crashed: Segmentation fault in a call from a constructor of .*/heddle-optim-mylion.so$|Sanitizer" log || { cat log >&2; exit 1; }
+
 # Ring attention has sequences in zig-zag order, and a parameter along them has not.
 sed 's/HD_OP_POSITION/HD_OP_BIAS/; s/"ph"/"sh"/; /dim(p, .p./d' "$source/examples/plugin-template/encoder.c" >planted.c
 ${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-model-encoder.so planted.c -lm

@@ -79,6 +79,7 @@ static const struct {
     {"no-step", "both slots 'emit' and 'step' are missing"},
     {"states", "n_states is above 4"},
     {"kind", "wrong kind: the file's name promises optim-kind, but it offers ckpt-kind"},
+    {"no-kind", "struct hd_component.kind is 55, which is no HD_KIND_...: set it"},
     {"renamed", "wrong name: the file's name promises optim-renamed, but it offers optim-other"},
     {"component-twice", "duplicate name: two of its components are called optim-component-twice"},
     {"no-component", "it offers no component"},
@@ -104,7 +105,7 @@ static const struct {
     {"alias-null", "aliases is NULL, but n_aliases is 2"},
     {"alias-short", "struct hd_alias is short: 8 bytes, ABI 1.0 has 24"},
     {"no-symbol", "is not a heddle plugin: it has no symbol heddle_plugin_v1"},
-    {"null", "heddle_plugin_v1() returned NULL"},
+    {"null", "heddle_plugin_v1() returned NULL: return the descriptor"},
     {"library", "needs the library libheddle-absent.so.7, which is not on this machine"},
     {"undefined", "uses the symbol a_function_that_nobody_has, which neither it nor its libraries define"},
 };
