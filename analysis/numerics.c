@@ -314,19 +314,20 @@ static void compare_rank(struct side *one, struct side *many, int32_t rank, int6
                             *q = hd__compiled_program(one->compiled, 0);
     struct comparison c = {.result = result, .factor = 1, .limit = result->limit, .step = step, .rank = rank};
     double *const fields[] = {&result->parameter, &result->gradient, &result->average};
+    const double factor = loss_scale(many) / loss_scale(one);
     c.largest = &result->loss;
     c.what = "loss";
     compare_scalar(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum));
     c.largest = &result->norm;
     c.what = "gradient norm";
     if (!p->independent_axes) /* else gradients are local to each rank */
-        compare_scalar(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)));
+        compare_scalar(&c, sqrt(scalar(many, rank, p->norm2)) / factor, sqrt(scalar(one, 0, q->norm2)));
     for (int32_t what = PARAMETER; what <= AVERAGE; what++) {
         if (what == GRADIENT && p->independent_axes)
             continue;
         c.largest = fields[what];
         c.what = names[what];
-        c.factor = what == GRADIENT ? loss_scale(many) : 1;
+        c.factor = what == GRADIENT ? factor : 1;
         walk_flats(many, rank, what, v, &c);
     }
 }

@@ -142,6 +142,8 @@ static int32_t compile_one(struct source *s, const struct hd__job *many, struct 
                                          "precision.loss_scale=none"};
     for (size_t n = 0; n < HD__COUNT(single); n++)
         hd__push(&s->overrides, single[n]);
+    if (exact && many->precision.loss_scaling != HD__LOSS_SCALE_NONE) /* it rounds */
+        OVERRIDE(s, "precision.loss_scale=%.17g", many->precision.loss_scale);
     OVERRIDE(s, "data.micro_batch=%lld", (long long)(exact ? many->micro_batch : many->batch));
     if (outer) {
         OVERRIDE(s, "%s.outer_lr=1", outer);

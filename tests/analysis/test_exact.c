@@ -43,15 +43,18 @@ START_TEST(data_ranks_and_stages)
     static const char *const stages[] = {"strategies.zero.stage=0", "strategies.zero.stage=1",
                                          "strategies.zero.stage=2", "strategies.zero.stage=3"};
     static const char *const recompute[] = {"recompute=none", "recompute=selective", "recompute=full"};
+    /* A factor that is no power of two rounds, on one rank, too. */
+    static const char *const scales[] = {"precision.loss_scale=none", "precision.loss_scale=1000",
+                                         "precision.loss_scale=dynamic"};
     for (size_t d = 0; d < HD__COUNT(data); d++)
         for (size_t r = 0; r < HD__COUNT(recompute); r++) {
-            const char *overrides[] = {data[d], stages[_i], recompute[r]};
+            const char *overrides[] = {data[d], stages[_i], recompute[r], scales[r]};
             struct hd__numerics result;
             if (d == 2 && _i) /* refused: it would shard nothing */
                 continue;
-            emulate(r == 1 ? "gpt2" : "llama", "exact", overrides, 3, &result);
-            ck_assert_msg(same_bits(&result), "%s %s %s: %s differs by %g", data[d], stages[_i], recompute[r],
-                          result.where, result.worst);
+            emulate(r == 1 ? "gpt2" : "llama", "exact", overrides, HD__COUNT(overrides), &result);
+            ck_assert_msg(same_bits(&result), "%s %s %s %s: %s differs by %g", data[d], stages[_i], recompute[r],
+                          scales[r], result.where, result.worst);
         }
 }
 END_TEST
