@@ -72,7 +72,7 @@ static const struct hd_option device_keys[] = {
     KEY("staging", SIZE, "4MiB", WITHIN(4096, 1e12), G, device_staging,
         "of a device with memory of its own: transports that take host memory get chunks of about so many",
         .unit = "bytes", .level = HD_LEVEL_TUNER, .needs = "device.use!=cpu"),
-    KEY("capture", BOOL, "true", ANY, 0, device_capture,
+    KEY("capture", BOOL, "true", ANY, G, device_capture,
         "what a step launches without the host is launched as one, where the device can (a CUDA graph)",
         .level = HD_LEVEL_TUNER, .needs = "device.use!=cpu"),
 };
@@ -251,10 +251,10 @@ static const struct hd_option metrics_keys[] = {
     KEY("sinks", LIST, NULL, ANY, 0, special,
         "who else gets the steps that are logged, plugins of kind metrics: [jsonl, {use: NAME, ...}]; jsonl, the file "
         "above, is written in any case"),
-    KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
+    KEY("profile", BOOL, "false", ANY, G, metrics_profile, "time every instruction of rank 0; a table at the end"),
     KEY("roofline", BOOL, "false", ANY, 0, metrics_roofline,
         "at the end, a step beside the least time that the machine's rates allow; profile and --machine have it too"),
-    KEY("blocks", STRING, NULL, ANY, P, metrics_blocks,
+    KEY("blocks", STRING, NULL, ANY, G | P, metrics_blocks,
         "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
     KEY("trace", LIST, NULL, ANY, 0, special,
         "FILE.json, or {file: FILE.json, steps: A-B, ranks: all}: when every instruction of these steps ran on these "

@@ -42,6 +42,8 @@ START_TEST(an_option_differs)
          "job.seed is 7 on rank 1 and 1337 on rank 0, optimizer.lr, optimizer.weight_decay: "},
         {"device.kernels=reference", "device.kernels is reference on rank 1 and fast on rank 0: "},
         {"device.isa=avx2", "device.isa is avx2 on rank 1 and auto on rank 0: "},
+        {"metrics.profile=true", "metrics.profile is true on rank 1 and false on rank 0: "},
+        {"metrics.blocks=blocks.csv", "metrics.blocks is blocks.csv on rank 1 and not set on rank 0: "},
         {"checkpoint={\"dir\":\"elsewhere\"}", "checkpoint.async is true on rank 1 and not set on rank 0, "},
         {"data.train=other.txt", "data.train is other.txt on rank 1 and corpus.txt on rank 0: "},
         {"strategies=[{\"use\":\"zero\"},{\"use\":\"ema\"}]",

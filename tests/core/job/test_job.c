@@ -197,15 +197,16 @@ END_TEST
 /* Values that ranks must agree on: texts, of paths the names; nothing that each rank may have for itself. */
 START_TEST(global_values)
 {
-    static const char text[] = "checkpoint: {dir: /saves/a, resume: /saves/a/step-00000007}\n";
+    static const char text[] = "checkpoint: {dir: /saves/a, resume: /saves/a/step-00000007}\n"
+                               "metrics: {blocks: /d/blocks.csv}\n";
     static const char *const overrides[] = {
         "data.val=[{\"path\":\"/d/b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]", "job.seed=7",
         "metrics.every=5", NULL};
-    static const char *const own[] = {"job.name",        "launch.ranks",        "plugins.path",
-                                      "device.capture",  "liveness.late_after", "liveness.operations",
-                                      "comm.tune",       "comm.progress",       "data.check_tokens",
-                                      "data.cache",      "checkpoint.dir",      "metrics.jsonl",
-                                      "metrics.profile", "watch.throughput"};
+    static const char *const own[] = {
+        "job.name",      "launch.ranks",    "plugins.path",      "liveness.late_after", "liveness.operations",
+        "comm.tune",     "comm.progress",   "data.check_tokens", "data.cache",          "checkpoint.dir",
+        "metrics.jsonl", "watch.throughput"};
+    static const char *const steps[] = {"device.capture", "metrics.profile", "metrics.blocks"};
     char *all = hd__format("%s%s", small_job, text), *val;
     struct hd__job *j = load(all, overrides[0], overrides[1], overrides[2]);
     json_t *global = hd__job_global_json(j);
@@ -219,6 +220,8 @@ START_TEST(global_values)
     ck_assert_str_eq(val, "[{\"path\":\"b.txt\",\"weight\":2},{\"path\":\"c.txt\",\"weight\":1}]");
     for (size_t i = 0; i < HD__COUNT(own); i++)
         ck_assert_msg(!json_object_get(global, own[i]), "%s is compared", own[i]);
+    for (size_t i = 0; i < HD__COUNT(steps); i++) /* an operation is captured on all ranks or on none */
+        ck_assert_msg(json_object_get(global, steps[i]) != NULL, "%s is not compared", steps[i]);
     json_decref(global);
     hd__job_free(j);
     free(val);
