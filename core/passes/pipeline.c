@@ -260,7 +260,20 @@ static int all_run(const struct progress *g, uint32_t stages)
     return !left;
 }
 
-/* Finds the fewest sends in flight with which no stage waits for ever: 1, but for schedules of a user's own. */
+/* The fewest sends in flight with which no stage waits for ever; all_run says yes to any larger number, too. */
+static void search_depth(struct progress *g, uint32_t stages)
+{
+    uint32_t waits = 0, runs;
+    for (g->depth = 1; !all_run(g, stages); g->depth *= 2)
+        waits = g->depth;
+    for (runs = g->depth; runs - waits > 1;) {
+        g->depth = waits + (runs - waits) / 2;
+        *(all_run(g, stages) ? &runs : &waits) = g->depth;
+    }
+    g->depth = runs;
+}
+
+/* 1, but for schedules of a user's own. */
 static int32_t find_send_depth(struct hd_program *p, struct hd_error *err)
 {
     uint32_t stages = (uint32_t)p->mesh.size[HD_AXIS_PP], micros = (uint32_t)p->accumulation;
@@ -278,9 +291,7 @@ static int32_t find_send_depth(struct hd_program *p, struct hd_error *err)
                 "schedule: stages wait for each other for ever, however many messages are under way: order their "
                 "actions so that each comes after what it needs");
     else
-        do
-            g.depth++;
-        while (!all_run(&g, stages));
+        search_depth(&g, stages);
     p->send_depth = g.depth;
     free(g.index);
     free(g.done);
