@@ -92,8 +92,10 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
     struct hd_error why = HD_ERROR_INIT;
     int self_send = q->state == NC_SELF && op->kind == NC_SEND, moved = 0, status = 0;
     int result = c->api.cuEventRecord(op->begin, c->world.stream);
-    if (!result && !c->api.cuStreamIsCapturing(c->world.stream, &status) && !status)
+    if (!result && !c->api.cuStreamIsCapturing(c->world.stream, &status) && !status) {
         result = c->api.cuEventRecord(q->place[1], c->world.stream);
+        q->placed = 1;
+    }
     int32_t rc = nc_cu_check(&c->api, result, "marking the device's stream", err);
     if (rc) {
         nc_op_release(c, op);
@@ -126,8 +128,11 @@ static int32_t watch(struct nc_queue *q, struct hd_error *err)
     q->unmarked = 0;
     q->since = nc_now();
     q->marked = q->last;
-    q->place[0] = q->place[1];
-    q->place[1] = place;
+    if (q->placed) { /* else place[0] is that of the last one already: it was posted before the one ahead was enqueued */
+        q->place[0] = q->place[1];
+        q->place[1] = place;
+        q->placed = 0;
+    }
     return nc_cu_check(&c->api, c->api.cuEventRecord(q->mark, q->stream), "marking a stream", err);
 }
 

@@ -76,8 +76,9 @@ struct nc_queue {
     int32_t shared;                  /* the communicator is the world's, and stays */
     int32_t from, to;                /* of messages: member indices; -1: collectives */
     uint32_t tag;                    /* of messages: the stream */
-    uint16_t armed;                  /* `mark` is being waited for */
-    uint16_t captured;               /* some operations are in graphs, which run at any time */
+    uint8_t armed;                   /* `mark` is being waited for */
+    uint8_t captured;                /* some operations are in graphs, which run at any time */
+    uint16_t placed;                 /* place[1] was recorded since `mark` was */
     uint32_t unmarked;               /* operations that came after it */
     uint32_t number;                 /* of the group: its words in `scratch` */
     struct nc_op *head, **tail;      /* posted */
