@@ -128,7 +128,7 @@ static int32_t watch(struct nc_queue *q, struct hd_error *err)
     q->unmarked = 0;
     q->since = nc_now();
     q->marked = q->last;
-    if (q->placed) { /* else place[0] is that of the last one already: it was posted before the one ahead was enqueued */
+    if (q->placed) { /* else place[0] is the last one's: it was posted before the one ahead was enqueued */
         q->place[0] = q->place[1];
         q->place[1] = place;
         q->placed = 0;
