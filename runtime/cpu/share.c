@@ -42,10 +42,19 @@ static double least_quota(const char *root, const char *group, const char *file)
     return least;
 }
 
-double hd__cpu_quota(void)
+/* ":cpu,cpuacct", or ":cpuacct,cpu" as older kernels have it. */
+static int has_cpu(const char *controllers)
 {
-    FILE *f = fopen("/proc/self/cgroup", "r");
-    char line[4096];
+    for (const char *c = controllers; c; c = strchr(c + 1, ','))
+        if (!strncmp(c + 1, "cpu", 3) && (c[4] == ',' || !c[4]))
+            return 1;
+    return 0;
+}
+
+double hd__cpu_quota_of(const char *groups, const char *root)
+{
+    FILE *f = fopen(groups, "re");
+    char line[4096], *cpu = hd__format("%s/cpu", root);
     double least = 0;
     while (f && fgets(line, sizeof line, f)) {
         char *of = strchr(line, ':'), *group = of ? strchr(of + 1, ':') : NULL;
@@ -56,15 +65,21 @@ double hd__cpu_quota(void)
         group[strcspn(group, "\n")] = 0;
         group[strcmp(group, "/") ? strlen(group) : 0] = 0;
         if (!strcmp(of, ":"))
-            quota = least_quota("/sys/fs/cgroup", group, "cpu.max");
-        else if (strstr(of, ":cpu,") || !strcmp(of, ":cpu") || strstr(of, ",cpu,"))
-            quota = least_quota("/sys/fs/cgroup/cpu", group, "cpu.cfs_quota_us");
+            quota = least_quota(root, group, "cpu.max");
+        else if (has_cpu(of))
+            quota = least_quota(cpu, group, "cpu.cfs_quota_us");
         if (quota > 0)
             least = least > 0 ? fmin(least, quota) : quota;
     }
     if (f)
         fclose(f);
+    free(cpu);
     return least;
+}
+
+double hd__cpu_quota(void)
+{
+    return hd__cpu_quota_of("/proc/self/cgroup", "/sys/fs/cgroup");
 }
 
 int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota)

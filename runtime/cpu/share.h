@@ -6,6 +6,8 @@
 
 /* Cores' worth of time that this process' cgroups allow it; 0: no limit. */
 double hd__cpu_quota(void);
+/* The same of the cgroups in the file `groups`, below `root`. */
+double hd__cpu_quota_of(const char *groups, const char *root);
 /* Its threads where so many processes share its cores, and so many the quota: more, where each is bound to cores of
  * its own. At least 1. */
 int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota);

@@ -1,9 +1,11 @@
-/* Packages and NUMA nodes of topologies that hwloc makes of a few words, and which ranks are inside the same one. */
+/* Packages and NUMA nodes of topologies that hwloc makes of a few words, and which ranks are inside the same one; how
+ * much of a machine a process' cgroups give it. */
 #include <check.h>
 #include <stdlib.h>
 
 #include "runtime/comm/topology.h"
 #include "runtime/cpu/affinity.h"
+#include "runtime/cpu/share.h"
 #include "tests/suite.h"
 
 static struct hd__topology *open_places(const char *topology)
@@ -75,6 +77,38 @@ START_TEST(a_binding_counts)
     ck_assert_int_eq(hd__comm_topology_locate(places, HD__LEVELS_NUMA, 0, 8), cpu);
     ck_assert_int_eq(hd__comm_topology_locate(places, HD__LEVELS_NUMA, 5, 8), cpu);
     hd__comm_topology_close(places);
+}
+END_TEST
+
+START_TEST(quotas_of_cgroups)
+{
+    static const struct {
+        const char *group, *files; /* files: of v1 a quota in /a and a smaller one in /a/b, of v2 one in / */
+        double quota;
+    } groups[] = {
+        {"4:cpu,cpuacct:/a", "mkdir -p cpu/a && echo 250000 >cpu/a/cpu.cfs_quota_us && echo -1 >cpu/cpu.cfs_quota_us",
+         2.5},
+        {"4:cpuacct,cpu:/a/b",
+         "mkdir -p cpu/a/b && echo 50000 >cpu/a/b/cpu.cfs_quota_us && "
+         "echo 25000 >cpu/a/b/cpu.cfs_period_us",
+         2},
+        {"3:cpuset:/a\n2:cpuacct:/a", "true", 0},
+        {"0::/x/y", "mkdir -p x/y && echo max 100000 >x/y/cpu.max && echo 150000 100000 >cpu.max", 1.5},
+        {"1:cpu:/a\n0::/", "true", 1.5},
+        {"0::/../none", "rm cpu.max", 0},
+    };
+    char folder[] = "/tmp/heddle-quota-XXXXXX", command[512];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    for (size_t i = 0; i < HD__COUNT(groups); i++) {
+        snprintf(command, sizeof command, "cd %s && printf '%s\n' >groups && %s", folder, groups[i].group,
+                 groups[i].files);
+        ck_assert_int_eq(system(command), 0);
+        snprintf(command, sizeof command, "%s/groups", folder);
+        ck_assert_msg(hd__cpu_quota_of(command, folder) == groups[i].quota, "%s: %g", groups[i].group,
+                      hd__cpu_quota_of(command, folder));
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
 }
 END_TEST
 
@@ -187,6 +221,7 @@ int main(void)
     TCase *tcase = tcase_create("places");
     tcase_add_loop_test(tcase, ranks_are_in_places, 0, (int)HD__COUNT(rows));
     tcase_add_test(tcase, a_binding_counts);
+    tcase_add_test(tcase, quotas_of_cgroups);
     tcase_add_test(tcase, machines_need_no_topology);
     tcase_add_test(tcase, firsts_of_places);
     tcase_add_test(tcase, levels_in_levels);
