@@ -166,6 +166,8 @@ void hd__exec_shut(struct hd__exec *e)
         e->device.ops->sync(e->device.handle, s, &ignored);
     for (uint32_t s = 0; e->sections && s < e->p->sections.count; s++) /* a transport waits for graphs that hold its */
         hd__exec_free_segments(e, &e->sections[s]);
+    for (int memory = 0; memory < HD__MEM_COUNT; memory++) /* they may still use an arena that is a transport's */
+        hd__exec_copy_engine_close(e->copy_engines[memory]);
     hd__exec_transports_close(&e->transports); /* which knows memory that is freed below, and may still write to it */
     hd__exec_begin_call(e, "closing the device");
     hd__exec_release(e);
@@ -174,8 +176,6 @@ void hd__exec_shut(struct hd__exec *e)
         e->device.ops->free(e->device.handle, HD_MEM_DEVICE, e->world_buffer.device);
     hd__exec_device_free_pinned(&e->device, e->world_buffer.pinned);
     hd__exec_device_free_event(&e->device, e->world_buffer.done);
-    for (int memory = 0; memory < HD__MEM_COUNT; memory++)
-        hd__exec_copy_engine_close(e->copy_engines[memory]);
     hd__exec_unmap_memory(e);
     if (e->device.ops)
         e->device.ops->close(e->device.handle);
