@@ -240,6 +240,17 @@ static int32_t on_progress(void *user, const struct hd__tokenize_state *state, s
     return get_on(m->cache, err);
 }
 
+/* Hashes that are newer than it say that its work came to its end: files that are others by now are not its own. */
+static void forget_old_progress(const struct hd__token_cache *c)
+{
+    struct stat all, begun;
+    char *hashes = hd__format("%s.cache.json", c->prefix), *progress = hd__format("%s.progress", c->prefix);
+    if (!stat(hashes, &all) && !stat(progress, &begun) && time_of(&all) >= time_of(&begun))
+        hd__tokenize_end(&c->config);
+    free(hashes);
+    free(progress);
+}
+
 static int32_t make(struct hd__token_cache *c, struct hd_error *err)
 {
     struct hd__tokenize_state state = {0};
@@ -253,6 +264,7 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     c->config.progress_user = &m;
     hd__log(HD_LOG_INFO, NULL, "%s: %u file%s into %s", what, c->corpus.files.count,
             c->corpus.files.count > 1 ? "s" : "", c->prefix);
+    forget_old_progress(c);
     int32_t rc = hd__tokenize(&c->config, &state, err);
     hd__tokenize_print_end(&m.print);
     if (!rc)

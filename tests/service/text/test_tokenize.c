@@ -847,6 +847,33 @@ START_TEST(cache_ended_while_hashing)
 }
 END_TEST
 
+/* Ended with its rows written, before its progress went: files that are damaged later are made anew. */
+START_TEST(cache_ended_behind_its_hashes)
+{
+    const char *text = put("ended.txt", "one two");
+    struct hd__token_cache c = cache_of(text);
+    struct beats b;
+    size_t n, m;
+    make_until_hashing(&c, &b);
+    char *progress = hd__format("%s.progress", c.prefix), *bin = hd__format("%s.bin", c.prefix);
+    ck_assert(!link(progress, path("kept")));
+    hd__token_cache_close(&c);
+    free(make(text));
+    ck_assert(!rename(path("kept"), progress));
+    char *good = scratch_read(bin, &n);
+    *good ^= 1;
+    scratch_write(&folder, bin + strlen(folder.dir) + 1, good, n);
+    *good ^= 1;
+    free(make(text));
+    char *now = scratch_read(bin, &m);
+    ck_assert(m == n && !memcmp(good, now, n) && is_valid(text) && access(progress, F_OK));
+    free(good);
+    free(now);
+    free(progress);
+    free(bin);
+}
+END_TEST
+
 int main(void)
 {
     const struct {
@@ -870,7 +897,8 @@ int main(void)
                  {"cache", cache},
                  {"cache lock", cache_lock},
                  {"cache beats", cache_beats},
-                 {"cache ended while hashing", cache_ended_while_hashing}};
+                 {"cache ended while hashing", cache_ended_while_hashing},
+                 {"cache ended behind its hashes", cache_ended_behind_its_hashes}};
     Suite *suite = suite_create("tokenize");
     SRunner *runner = srunner_create(suite);
     for (size_t i = 0; i < HD__COUNT(tests); i++) {
