@@ -166,14 +166,17 @@ static int32_t next_token(struct sampler *s, int32_t *token, struct hd_error *er
         rc = hd__exec_all_reduce_floats(s->session->exec, s->logits, s->vocab, err);
     if (rc)
         return rc;
-    for (int64_t v = 0; v < s->vocab; v++)
-        if (!isfinite(s->logits[v])) {
+    int64_t none = 0; /* logits of -Inf, which are never drawn */
+    for (int64_t v = 0; v < s->vocab; v++) {
+        none += s->logits[v] == -INFINITY;
+        if (!(s->logits[v] < INFINITY) || none == s->vocab) {
             err->origin = hd__speaker_shared(&s->session->speaker, (uint32_t)s->n); /* all ranks find it */
             return hd_fail(err, HD_E_CORRUPT,
                            "the logits of token %" PRId64 " are not finite, so none can be drawn: precision.compute "
                            "overflows (fp32 has more room), or these weights are broken",
                            s->n + 1);
         }
+    }
     *token = sample_token(s);
     return HD_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/dtype.h"
+#include "service/checkpoint/param_init.h"
 #include "service/train/sample.h"
 #include "tests/suite.h"
 #include "tests/support/compile.h"
@@ -35,10 +36,9 @@ static int collect(void *user, int32_t token)
     return 0;
 }
 
-static void sample(struct sampled *s, const char *model, const char *kernels, uint32_t flags)
+static void prepare(struct sampled *s, const char *model, const char *kernels, uint32_t flags)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
-    static const int32_t prompt[PROMPT] = {3, 1, 4};
     struct hd_error err = HD_ERROR_INIT;
     char text[1024];
     *s = (struct sampled){.n = 0};
@@ -53,9 +53,27 @@ static void sample(struct sampled *s, const char *model, const char *kernels, ui
     s->logits = hd__alloc((size_t)(TOKENS * s->vocab) * sizeof *s->logits);
     ck_assert_msg(!hd__train_session_open(&s->session, s->compiled.c, &alone, &err), "%s", err.message);
     ck_assert_msg(!hd__train_session_init_params(&s->session, &err), "%s", err.message);
-    struct hd__train_sample_config config = {
-        .prompt = prompt, .n_prompt = PROMPT, .count = TOKENS, .top_p = 1, .seed = 1, .emit = collect, .user = s};
-    ck_assert_msg(!hd__train_sample(&s->session, &config, &err), "%s: %s", err.where, err.message);
+}
+
+static int32_t draw(struct sampled *s, double temperature, struct hd_error *err)
+{
+    static const int32_t prompt[PROMPT] = {3, 1, 4};
+    struct hd__train_sample_config config = {.prompt = prompt,
+                                             .n_prompt = PROMPT,
+                                             .count = TOKENS,
+                                             .top_p = 1,
+                                             .temperature = temperature,
+                                             .seed = 1,
+                                             .emit = collect,
+                                             .user = s};
+    return hd__train_sample(&s->session, &config, err);
+}
+
+static void sample(struct sampled *s, const char *model, const char *kernels, uint32_t flags)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    prepare(s, model, kernels, flags);
+    ck_assert_msg(!draw(s, 0, &err), "%s: %s", err.where, err.message);
     ck_assert_int_eq(s->n, TOKENS);
 }
 
@@ -113,11 +131,56 @@ START_TEST(models_by_fields)
 }
 END_TEST
 
+static float *weights(struct sampled *s, const char *name)
+{
+    struct hd_program *p = hd__exec_program(s->session.exec);
+    float *found = NULL;
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++) {
+            char *of = hd__ckpt_file_tensor_name(p, p->flats.at[f].params[k], 0);
+            if (!strcmp(of, name))
+                found = (float *)hd__exec_host_data(s->session.exec, p->flats.at[f].tensor[HD__FLAT_MASTER]) +
+                        p->flats.at[f].offset[k];
+            free(of);
+        }
+    ck_assert_ptr_nonnull(found);
+    return found;
+}
+
+/* Tokens whose logits are -Inf, as those of a vocabulary's unused rows may be, are never drawn: the others are. Where
+ * all are, none can be. */
+START_TEST(infinite_logits_below)
+{
+    enum { HIDDEN = 8, VOCAB = 16 };
+    for (int drawn = 2; drawn >= 0; drawn -= 2)
+        for (int greedy = 0; greedy < 2; greedy++) {
+            struct hd_error err = HD_ERROR_INIT;
+            struct sampled s;
+            prepare(&s,
+                    "family: gpt2, layers: 1, hidden: 8, heads: 2, vocab: 16, max_seq_len: 40, tie_embeddings: false",
+                    "fast", 0);
+            float *head = weights(&s, "lm_head.weight"), *scale = weights(&s, "transformer.ln_f.weight"),
+                  *shift = weights(&s, "transformer.ln_f.bias");
+            for (int i = 0; i < HIDDEN; i++)
+                scale[i] = 0, shift[i] = 100; /* what the head gets */
+            for (int v = drawn; v < VOCAB; v++)
+                head[v * HIDDEN] = -3e38f;
+            int32_t rc = draw(&s, greedy ? 0 : 1, &err);
+            ck_assert_msg(!rc == (drawn > 0), "%s", err.message);
+            ck_assert(drawn || strstr(err.message, "the logits of token 4 are not finite"));
+            for (int64_t n = 0; n < s.n; n++)
+                ck_assert_int_lt(s.ids[n], drawn);
+            finish(&s);
+        }
+}
+END_TEST
+
 int main(void)
 {
     TCase *c = tcase_create("sample");
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, models_of_others, 0, GOLDEN_NAMES);
     tcase_add_test(c, models_by_fields);
+    tcase_add_test(c, infinite_logits_below);
     return suite_run_case("sample", c);
 }
