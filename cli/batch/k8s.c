@@ -2,7 +2,6 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "cli/warnings/warnings.h"
@@ -13,15 +12,12 @@ struct k8s_request {
     int32_t pods, ranks, gpus; /* ranks and GPUs: of a pod */
 };
 
-/* A name as Kubernetes wants it; of the job's, what is not allowed in one becomes '-'. Words that YAML takes for a
- * boolean or for null get what names that begin with a digit get. */
+/* A name as Kubernetes wants it; of the job's, what is not allowed in one becomes '-'. What YAML takes for a boolean or
+ * for null gets what names that begin with a digit get. */
 static void make_name(const char *job, char name[48])
 {
     static const char *const values[] = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"};
-    int taken = !isalpha((unsigned char)*job);
-    for (size_t i = 0; i < HD__COUNT(values); i++)
-        taken |= !strcasecmp(job, values[i]);
-    size_t n = taken ? (size_t)snprintf(name, 48, "heddle-") : 0;
+    size_t n = isalpha((unsigned char)*job) ? 0 : (size_t)snprintf(name, 48, "heddle-");
     for (; *job && n < 40; job++)
         if (isalnum((unsigned char)*job))
             name[n++] = (char)tolower((unsigned char)*job);
@@ -30,6 +26,9 @@ static void make_name(const char *job, char name[48])
     while (n && name[n - 1] == '-')
         n--;
     name[n] = 0;
+    for (size_t i = 0; i < HD__COUNT(values) && n; i++)
+        if (!strcmp(name, values[i]))
+            n = (size_t)snprintf(name, 48, "heddle-%s", values[i]);
 }
 
 /* A word of a container's command as a scalar of YAML. Kubernetes makes one $ of two, and replaces $(NAME). */

@@ -176,6 +176,8 @@ expect("data.cache: /x/tokens is not in the volume" in said and "each pod tokeni
 text = run("k8s", "job.yaml", 'watch.command=kill $$ "$(NAME)"; it\'s\na\\b', "job.name=yes").stdout
 expect(r'''"watch.command=kill $$$$ \"$$(NAME)\"; it's\x0aa\\b"''' in text, text)
 expect("name: heddle-yes\n" in text and "name: yes\n" not in text, text)
+text = run("k8s", "job.yaml", "job.name=No_").stdout
+expect("name: heddle-no\n" in text and "name: no\n" not in text, text)
 try:
     import yaml
 except ImportError:
