@@ -434,12 +434,14 @@ static int32_t check_ranks(const struct launcher *l, const struct hd__launch_env
     return rc;
 }
 
-/* Two ranks of one number would share cores and a device. In the order of the ranks, as all launchers number those of a
- * machine, it shows without asking the others. */
+/* Two ranks of one number would share cores and a device. In the order of the ranks, as whoever sets RANK numbers those
+ * of a machine, it shows without asking the others. mpirun numbers them in the order in which it places them, another
+ * one with --rank-by fill or a rankfile, and scripts hand its numbers on. */
 static int32_t check_order(const struct launcher *l, const struct hd__launch_env *env, struct hd_error *err)
 {
-    int32_t before = env->local_rank, after = env->local_size - 1 - env->local_rank;
-    if (env->rank >= before && env->rank + after < env->size)
+    int32_t before = env->local_rank, after = env->local_size - 1 - env->local_rank, placed;
+    if ((env_int("OMPI_COMM_WORLD_LOCAL_RANK", &placed) && placed == env->local_rank) ||
+        (env->rank >= before && env->rank + after < env->size))
         return HD_OK;
     return hd_fail(
         err, HD_E_INVALID,

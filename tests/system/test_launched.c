@@ -333,6 +333,8 @@ START_TEST(two_launchers)
         "RANK=0 WORLD_SIZE=1 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290",
         MPIRUN("0", "1") " SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967291",
         "OMPI_MCA_btl=self OMPI_MCA_orte_default_hostfile=hosts SLURM_NTASKS=4",
+        MPIRUN("1", "4") " OMPI_COMM_WORLD_LOCAL_RANK=2", /* --map-by package --rank-by fill */
+        "RANK=1 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=4" AT " " MPIRUN("1", "4") " OMPI_COMM_WORLD_LOCAL_RANK=2",
     };
     for (size_t i = 0; i < HD__COUNT(refused); i++)
         expect_environment_refused(refused[i].environment, "", refused[i].message);
