@@ -699,13 +699,16 @@ static int save_what_is_left(struct hd__train_loop *l, const struct hd_error *wh
                                     .scale = l->scale};
     int done = l->checkpointer && hd__train_emergency_save(&e, &saved);
     log_saved(l); /* one that ended since the last step */
-    if (!l->is_leader || saved.step <= 0)
+    if (!l->is_leader)
         return done;
     if (saved.step > l->progress.step)
         log_step_of_others(l, &saved);
-    hd__metrics_log_event(
-        l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step", (json_int_t)saved.step, "emergency", 1));
-    return 1;
+    if (saved.step > 0)
+        hd__metrics_log_event(l->metrics, json_pack("{s:s,s:I,s:b}", "event", "checkpoint", "step",
+                                                    (json_int_t)saved.step, "emergency", 1));
+    hd__train_checkpointer_wait(l->checkpointer, NULL); /* as closing does: one that was committed meanwhile */
+    log_saved(l);
+    return done || saved.step > 0;
 }
 
 /* NaN, a token out of range: it is there again when the step is. */

@@ -235,15 +235,17 @@ END_TEST
  * again. */
 START_TEST(committed)
 {
-    static const char *const async[] = {"false", "true"};
+    static const struct {
+        const char *async, *options;
+    } ways[] = {{"false", ""}, {"true", ""}, {"true", "strategies.zero.stage=3"}}; /* the last: nothing is saved then */
     char job[16];
     pid_t ranks[2];
     unlink("disk-committed");
     snprintf(job, sizeof job, "commits%d", _i);
     struct command *c = command_start(NULL,
                                       "train llama.yaml mesh.dp=2 job.steps=1000000 job.name=%s plugins.path=" ASYNC
-                                      " checkpoint={\"use\":\"hanging\",\"commits\":true,\"every\":20,\"async\":%s}",
-                                      job, async[_i]);
+                                      " checkpoint={\"use\":\"hanging\",\"commits\":true,\"every\":20,\"async\":%s} %s",
+                                      job, ways[_i].async, ways[_i].options);
     curve_wait(job, 20);
     while (access("disk-committed", F_OK))
         usleep(1000);
@@ -360,7 +362,7 @@ int main(void)
                                         {"killed at every operation", killed_at_every_operation, 1},
                                         {"killed at a save", killed_at_a_save, 1},
                                         {"failed alone", failed_alone, 1},
-                                        {"committed", committed, 2},
+                                        {"committed", committed, 3},
                                         {"not all there", not_all_there, HD__COUNT(torn)},
                                         {"not a number", not_a_number, 2},
                                         {"restarted", restarted, 1},
