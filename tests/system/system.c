@@ -339,8 +339,9 @@ struct command *command_start_rank(int rank, int size, int each, int port, const
 {
     char environment[320], local[128] = "";
     va_list args;
-    if (each)
-        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d%s", each, each < size ? " " TEST_SECRET : "");
+    if (each) /* the last machine may have fewer */
+        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d%s", HD__MIN(each, size - rank / each * each),
+                 each < size ? " " TEST_SECRET : "");
     snprintf(environment, sizeof environment,
              "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d%s MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", rank, size,
              each ? rank % each : rank, local, port);
