@@ -19,7 +19,7 @@ static volatile pid_t running; /* the check, and what it started: a group of its
 
 static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
 
-/* Who ends this process ends the check that runs. */
+/* A signal that ends this process ends the check that runs. */
 static void on_stop(int sig)
 {
     if (running > 0) {

@@ -166,7 +166,7 @@ static int changes_parameters(const struct hd__compiled *c)
     return changes;
 }
 
-/* What one rank computes, by heddle's own strategy, or by those of `like` where they change parameters: all of the
+/* The program of one rank, by heddle's own strategy, or by those of `like` where they change parameters: all of the
  * batch as one micro-batch, and the loss as a plain chain of instructions. */
 static void compile_one(struct job *j, const struct draw *d, const struct hd__compiled *like)
 {

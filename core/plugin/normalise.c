@@ -88,13 +88,12 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
 static int32_t wrong_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind,
                                struct hd_error *err)
 {
+    const struct hd_component *first = plugin->components[0];
+    if (!strcmp(hd__kind_name(first->kind), "?"))
+        return refuse(s, err, "struct hd_component.kind is %u, which is no HD_KIND_...: set it", first->kind);
     struct hd__text offers = {0};
     for (const struct hd_component *const *c = plugin->components; *c; c++)
         hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__kind_name((*c)->kind), (*c)->name);
-    const struct hd_component *first = plugin->components[0];
-    if (!strcmp(hd__kind_name(first->kind), "?"))
-        return hd__text_free(&offers),
-               refuse(s, err, "struct hd_component.kind is %u, which is no HD_KIND_...: set it", first->kind);
     int32_t r =
         refuse(s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
                first->kind == kind ? "name" : "kind", s->label, offers.at, hd__kind_name(first->kind), first->name);

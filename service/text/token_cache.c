@@ -246,7 +246,7 @@ static void forget_old_progress(const struct hd__token_cache *c)
     struct stat all, begun;
     char *hashes = hd__format("%s.cache.json", c->prefix), *progress = hd__format("%s.progress", c->prefix);
     if (!stat(hashes, &all) && !stat(progress, &begun) && time_of(&all) >= time_of(&begun))
-        hd__tokenize_end(&c->config);
+        hd__tokenize_progress_remove(&c->config);
     free(hashes);
     free(progress);
 }
@@ -270,7 +270,7 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     if (!rc)
         rc = write_rows(c, err);
     if (!rc)
-        hd__tokenize_end(&c->config);
+        hd__tokenize_progress_remove(&c->config);
     if (!rc)
         hd__log(HD_LOG_INFO, NULL, "%s: %" PRIu64 " documents, %" PRIu64 " tokens in %.1f s", what, state.documents,
                 state.tokens, state.seconds);

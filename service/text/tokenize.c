@@ -509,14 +509,9 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
     rc = hd__indexed_finish(t->writer, meta, err);
     t->writer = NULL;
     if (!rc && !t->config->keeps_progress)
-        hd__tokenize_end(t->config);
+        hd__tokenize_progress_remove(t->config);
     free(meta);
     return rc;
-}
-
-void hd__tokenize_end(const struct hd__tokenize_config *config)
-{
-    hd__tokenize_progress_remove(config);
 }
 
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err)

@@ -29,8 +29,8 @@ struct hd__tokenize_config {
     int32_t skip_bad;   /* documents that cannot be read are left out and counted */
     int32_t overwrite;  /* an older output, or one that was begun otherwise, is replaced */
     int32_t threads;    /* that encode; 0: one for each core */
-    /* PREFIX.progress stays when all is written, and the same call returns at once, until hd__tokenize_end: for a
-     * caller that has more to do before its work is done. */
+    /* PREFIX.progress stays when all is written, and the same call returns at once, until hd__tokenize_progress_remove:
+     * for a caller that has more to do before its work is done. */
     int32_t keeps_progress;
     /* Lines are conversations, or prompts with completions, as hd__chat_encode reads them, and PREFIX.loss says which
      * tokens count; NULL: they are the text of their field. */
@@ -50,7 +50,7 @@ int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err)
  * is what was done in all. No documents are no files (with overwrite: where all were left out). */
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err);
 
-void hd__tokenize_end(const struct hd__tokenize_config *config);
+void hd__tokenize_progress_remove(const struct hd__tokenize_config *config);
 
 /* The right to write this prefix: a lock on PREFIX.lock. *fd is -1 where another process has it, `holder` (128 bytes)
  * is then "process 12 on HOST"; and -2 where the file system has no locks, which is said in the log. */

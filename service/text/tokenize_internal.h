@@ -24,7 +24,6 @@ int32_t hd__tokenize_progress_read(const struct hd__tokenize_config *config, str
                                    struct hd_error *err);
 int32_t hd__tokenize_progress_write(const struct hd__tokenize_config *config,
                                     const struct hd__tokenize_progress *progress, struct hd_error *err);
-void hd__tokenize_progress_remove(const struct hd__tokenize_config *config);
 /* The text of PREFIX.meta.json; the caller frees it. */
 char *hd__tokenize_meta(const struct hd__tokenize_config *config, const struct hd__tokenize_progress *progress);
 

@@ -156,7 +156,7 @@ START_TEST(compute_before_an_operation_is_no_wait)
 }
 END_TEST
 
-/* What runs as a graph fails while nothing else is under way: `progress` says so. */
+/* An operation of a graph fails while nothing else is under way: `progress` returns its error. */
 static int in_a_graph(struct rank *rank)
 {
     struct hd_comm_group *group;
@@ -196,7 +196,7 @@ static int in_a_graph(struct rank *rank)
     return 0;
 }
 
-/* What a member sends lies at the end of an allocation, which is registered once. */
+/* The send buffer lies at the end of an allocation, which is registered once. */
 static int at_the_end(struct rank *rank)
 {
     enum { COUNT = 16 };
