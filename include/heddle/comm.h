@@ -161,6 +161,14 @@ struct hd_deadline {
     double at, looked;
 };
 
+/* A process can be stopped between the call that computes `at` and the one that begins to wait: where `at` has passed
+ * by then, one look more is granted. at <= 0: now. */
+static inline struct hd_deadline hd_deadline_from(double at, double now)
+{
+    struct hd_deadline deadline = {at > 0 && at < now ? now + HD_LOOK_SECONDS : at, now};
+    return deadline;
+}
+
 static inline int hd_deadline_passed(struct hd_deadline *deadline, double now)
 {
     deadline->at += hd_slept(deadline->looked, HD_LOOK_SECONDS, now);
@@ -215,7 +223,8 @@ struct hd_comm_ops {
     /* [progress] mandatory. *done = 1 when complete. Does not make progress by itself. */
     int32_t (*test)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);
     /* [progress] Waits for one request, making progress and yielding the core; HD_E_TIMEOUT at the deadline
-     * (CLOCK_MONOTONIC seconds), HD_E_PEER when a member died. NULL slot: the core loops over progress and test. */
+     * (CLOCK_MONOTONIC seconds; 0: at once), HD_E_PEER when a member died. NULL slot: the core loops over progress and
+     * test. */
     int32_t (*wait)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
     /* [any-thread] mandatory. Completes everything pending, here and soon on the peers, as HD_E_CANCELLED. */
     void (*abort)(struct hd_comm *comm, const char *reason);

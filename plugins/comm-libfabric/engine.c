@@ -205,7 +205,7 @@ static void relax(struct hd_comm *c, uint32_t turn)
 int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
     struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
-    struct hd_deadline end = {.at = deadline, .looked = coarse_now()};
+    struct hd_deadline end = hd_deadline_from(deadline, coarse_now());
     if (!op)
         return HD_E_INVALID;
     lf_ready_flush(c);

@@ -246,7 +246,7 @@ int32_t cm_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
 int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
     struct cm_op *op = rq_find(&c->ops, request, "mpi", err);
-    struct hd_deadline end = {.at = deadline, .looked = cm_now()};
+    struct hd_deadline end = hd_deadline_from(deadline, cm_now());
     if (!op)
         return HD_E_INVALID;
     c->idle = 0;

@@ -299,7 +299,7 @@ static void give_up(struct nc_op *op, double began)
 int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
     double began = nc_now();
-    struct hd_deadline end = {.at = deadline, .looked = began};
+    struct hd_deadline end = hd_deadline_from(deadline, began);
     struct nc_op *op;
     int32_t rc;
     nc_lock(c);

@@ -273,7 +273,7 @@ int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct
 int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
 {
     struct shm_op *op = rq_find(&comm->ops, request, "shm", err);
-    struct hd_deadline end = {.at = deadline, .looked = coarse_now()};
+    struct hd_deadline end = hd_deadline_from(deadline, coarse_now());
     if (!op)
         return HD_E_INVALID;
     comm->idle = 0;

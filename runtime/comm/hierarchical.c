@@ -116,7 +116,7 @@ static int32_t hier_on_timeout(struct hd__wrapper_op *head, struct hd_error *err
         if (p->phase != op->phase || !p->open)
             continue;
         p->open = 0;
-        return hd__comm_done(t->ops.wait(t->comm, p->request, hd__now(), err), "wait", err);
+        return hd__comm_done(t->ops.wait(t->comm, p->request, 0, err), "wait", err);
     }
     return HD_OK;
 }

@@ -199,7 +199,7 @@ static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error 
     for (uint32_t i = 1; i < op->n_pending; i++)
         oldest = op->pending[i].number < op->pending[oldest].number ? i : oldest;
     if (inner->ops.wait && op->n_pending) {
-        int32_t code = inner->ops.wait(inner->comm, op->pending[oldest].request, hd__now(), err);
+        int32_t code = inner->ops.wait(inner->comm, op->pending[oldest].request, 0, err);
         code = hd__comm_done(code, "wait", err);
         op->pending[oldest] = op->pending[--op->n_pending];
         return code;

@@ -301,7 +301,7 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
     struct hd__wrapper_op *op = hd__comm_request_find(&w->ops, request, err);
     if (op && op->below && op->below->ops.wait && only_passthrough(w))
         return wait_below(op, deadline, err);
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     for (uint32_t idle = 0;; idle++) {
         struct hd_error late = HD_ERROR_INIT;
         int32_t done = 0, code = wrapper_test(comm, request, &done, err);
@@ -315,7 +315,7 @@ static int32_t wrapper_wait(struct hd_comm *comm, hd_request request, double dea
         if (idle % 64 != 63 || !hd_deadline_passed(&end, hd__now()))
             continue;
         if (op->below)
-            return wait_below(op, hd__now(), err);
+            return wait_below(op, 0, err);
         if (op->group->head && w->kind->on_timeout(op->group->head, &late) != HD_OK)
             poison_group(op->group, &late);
     }

@@ -133,7 +133,7 @@ void hd__exec_unmap_memory(struct hd__exec *e)
 
 int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     for (uint32_t idle = 0;; idle++) {
         int32_t reached = hd__exec_device_reached(&e->device, event, err);
         /* Operations on a stream that failed look done; only `progress` says so, also after the stream has passed. */

@@ -417,14 +417,14 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
 {
     if (t->opened.count == 1)
         return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     for (uint32_t idle = 0;; idle++) {
         int32_t done = 0, rc = progress_all(t, err);
         idle = rc ? 0 : idle;
         if (rc < 0 || (rc = hd__comm_done(of->ops->test(of->comm, request, &done, err), "test", err)) || done)
             return rc;
         if (hd_deadline_passed(&end, hd__now())) /* so that the transport names the late rank */
-            return hd__comm_done(of->ops->wait(of->comm, request, deadline, err), "wait", err);
+            return hd__comm_done(of->ops->wait(of->comm, request, 0, err), "wait", err);
         hd__comm_backoff(idle);
     }
 }

@@ -36,8 +36,9 @@ static int32_t greet_until(struct hd_store *s, const struct hd__store_options *o
 {
     struct hd_error why = HD_ERROR_INIT;
     double began = hd__now(), told = 0;
+    struct hd_deadline end = hd_deadline_from(deadline, began);
     int32_t code;
-    while ((code = hd__store_handshake(s, o, deadline, &why)) == HD_E_IO && hd__now() < deadline) {
+    while ((code = hd__store_handshake(s, o, &end, &why)) == HD_E_IO && !hd_deadline_passed(&end, hd__now())) {
         double waited = hd__now() - began;
         if (o->late_after > 0 && waited >= (told ? 2 * told : o->late_after)) {
             told = waited;
@@ -139,7 +140,7 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store
                        struct hd_error *err)
 {
     /* The server answers at the deadline, and knows more: on a busy machine that takes a while. */
-    struct hd_deadline end = {.at = deadline + HD__MAX(0.5, s->dead_after), .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline + HD__MAX(0.5, s->dead_after), hd__now());
     pthread_mutex_lock(&s->lock);
     frame->id = p->id = ++s->next_id;
     p->next = s->requests;
@@ -182,7 +183,8 @@ static int32_t milliseconds(double seconds)
 
 static int32_t deadline_ms(double deadline)
 {
-    return milliseconds(deadline - hd__now());
+    double now = hd__now();
+    return milliseconds(hd_deadline_from(deadline, now).at - now);
 }
 
 void hd__store_busy(struct hd_store *store, double seconds)

@@ -65,7 +65,8 @@ static int32_t fail_closed(struct hd_store *s, struct hd_error *err)
 }
 
 /* The next frame; it points into s->in, and `used` bytes of that are its own. */
-static int32_t receive(struct hd_store *s, struct hd__frame *frame, size_t *used, double deadline, struct hd_error *err)
+static int32_t receive(struct hd_store *s, struct hd__frame *frame, size_t *used, struct hd_deadline *end,
+                       struct hd_error *err)
 {
     for (;;) {
         struct pollfd in = {.fd = s->fd, .events = POLLIN};
@@ -88,7 +89,7 @@ static int32_t receive(struct hd_store *s, struct hd__frame *frame, size_t *used
                            s->server);
         if (n < 0)
             return hd_fail(err, HD_E_IO, "what answers there is not heddle");
-        if (hd__now() > deadline)
+        if (hd_deadline_passed(end, hd__now()))
             return hd_fail(err, HD_E_IO, "it accepted the connection and said nothing");
         poll(&in, 1, 50);
         ssize_t got = hd__tls_recv(s->fd, s->tls, s->in + s->in_bytes, WIRE_SEALED_MAX - s->in_bytes);
@@ -113,7 +114,7 @@ static void drop_received(struct hd_store *s, size_t used)
 
 /* Until the server has proved that it knows the secret, it is told who asks, and no more. */
 static int32_t authenticate(struct hd_store *s, const struct hd__store_options *o, const uint8_t *secret,
-                            double deadline, struct hd_error *err)
+                            struct hd_deadline *end, struct hd_error *err)
 {
     struct hd__auth_handshake h = {.rank = (uint32_t)o->rank, .size = (uint32_t)o->size};
     struct hd__frame f;
@@ -124,9 +125,9 @@ static int32_t authenticate(struct hd_store *s, const struct hd__store_options *
     hd__store_wire_put_u32(hello, h.rank);
     hd__store_wire_put_u32(hello + 4, h.size);
     memcpy(hello + 8, h.rank_nonce, WIRE_NONCE);
-    code = send_to(s, WIRE_SAY_HELLO, hello, WIRE_HELLO, deadline, err);
+    code = send_to(s, WIRE_SAY_HELLO, hello, WIRE_HELLO, end->at, err);
     if (!code)
-        code = receive(s, &f, &used, deadline, err);
+        code = receive(s, &f, &used, end, err);
     if (code)
         return code;
     if (f.type == WIRE_CHALLENGE_RANK && f.value_bytes == WIRE_CHALLENGE)
@@ -139,14 +140,14 @@ static int32_t authenticate(struct hd_store *s, const struct hd__store_options *
                        s->server);
     drop_received(s, used);
     hd__auth_prove(secret, HD__AUTH_RANK, &h, proof);
-    code = send_to(s, WIRE_PROVE, proof, WIRE_TAG, deadline, err);
+    code = send_to(s, WIRE_PROVE, proof, WIRE_TAG, end->at, err);
     hd__auth_channel_init(&s->from, secret, HD__AUTH_SERVER, &h);
     hd__auth_channel_init(&s->to, secret, HD__AUTH_RANK, &h);
     s->sealed = 1;
     return code;
 }
 
-static int32_t enter(struct hd_store *s, const struct hd__store_options *o, uint8_t *secret, double deadline,
+static int32_t enter(struct hd_store *s, const struct hd__store_options *o, uint8_t *secret, struct hd_deadline *end,
                      struct hd_error *err)
 {
     struct hd__frame f;
@@ -154,14 +155,14 @@ static int32_t enter(struct hd_store *s, const struct hd__store_options *o, uint
     int32_t code = HD_OK;
     if (o->tls) {
         s->tls = hd__tls_new(o->tls, s->fd, 0);
-        code = hd__tls_connect(s->tls, deadline, err);
+        code = hd__tls_connect(s->tls, end, err);
         if (code)
             return hd__tls_error(s->tls) ? fail_closed(s, err) : code;
         hd__tls_bind(s->tls, secret);
     }
-    code = authenticate(s, o, secret, deadline, err);
+    code = authenticate(s, o, secret, end, err);
     if (!code)
-        code = receive(s, &f, &used, deadline, err);
+        code = receive(s, &f, &used, end, err);
     if (code)
         return code;
     if (f.type != WIRE_WELCOME)
@@ -172,7 +173,7 @@ static int32_t enter(struct hd_store *s, const struct hd__store_options *o, uint
     return HD_OK;
 }
 
-int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
+int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, struct hd_deadline *end,
                             struct hd_error *err)
 {
     uint8_t secret[HD__SECRET_BYTES];
@@ -191,7 +192,11 @@ int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *
         return HD_E_IO;
     s->here = is_here(s->fd);
     /* A server answers at once: its word is not cut off by a deadline that is near. */
-    code = enter(s, o, secret, HD__MIN(HD__MAX(deadline, hd__now() + 1), hd__now() + ANSWER_SECONDS), err);
+    double now = hd__now(), at = HD__MIN(HD__MAX(end->at, now + 1), now + ANSWER_SECONDS);
+    struct hd_deadline answer = {at, now};
+    code = enter(s, o, secret, &answer, err);
+    end->at += answer.at - at; /* while this process was stopped */
+    end->looked = answer.looked;
     if (code != HD_OK) {
         hd__tls_free(s->tls);
         s->tls = NULL;

@@ -70,7 +70,7 @@ void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32
 
 /* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word; `err` says no more than
  * that. */
-int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
+int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, struct hd_deadline *end,
                             struct hd_error *err);
 
 #endif

@@ -202,11 +202,12 @@ static int stopped(struct hd_store *s)
     return stop;
 }
 
-/* Time slept beyond the plan is neither the server's silence nor this rank's waiting. */
-static void excuse(struct hd_store *s, double before, double planned, double now)
+/* Time slept beyond the plan is neither the server's silence nor this rank's waiting. A process can also be stopped
+ * outside of poll(): `looked` is the end of the poll() before. */
+static void excuse(struct hd_store *s, double looked, double before, double planned, double now)
 {
-    s->last_heard = now - before > s->dead_after / 2 ? now : hd_excuse(s->last_heard, before, planned, now);
-    if (!hd_slept(before, planned + HD_LOOK_SECONDS, now))
+    s->last_heard = now - looked > s->dead_after / 2 ? now : hd_excuse(s->last_heard, before, planned, now);
+    if (!hd_slept(looked, planned + HD_LOOK_SECONDS, now))
         return;
     pthread_mutex_lock(&s->status_lock);
     if (s->status.went_on)
@@ -220,19 +221,20 @@ void *hd__store_thread(void *arg)
     double interval = hd__store_heartbeat_seconds(s->dead_after), next = hd__now() + interval;
     hd__store_favour_thread();
     hd__store_thread_wakes();
-    s->last_heard = hd__now();
+    double looked = s->last_heard = hd__now();
     while (!stopped(s)) {
         struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};
-        double before = hd__now(), now;
+        double before = hd__now();
         int planned = (int)(HD__MAX(0.0, next - before) * 1e3) + 1;
         hd__store_thread_sleeps();
         poll(fds, 2, planned);
         hd__store_thread_wakes();
         const char *end = NULL;
-        excuse(s, before, planned / 1e3, hd__now());
+        double now = hd__now();
+        excuse(s, looked, before, planned / 1e3, now);
+        looked = now;
         for (int ready = fds[0].revents; !end && ready; ready = hd__tls_pending(s->tls))
             end = read_frames(s);
-        now = hd__now();
         if (!end && now - s->last_heard > hd__store_silence_seconds(s->dead_after) &&
             !hd__store_is_starved(s->server_thread, now - s->last_heard, s->dead_after))
             end = "it is silent";

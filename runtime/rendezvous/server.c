@@ -238,6 +238,7 @@ static void *serve(void *arg)
     HD__ARRAY(struct pollfd) fds = {0};
     hd__store_favour_thread();
     hd__store_thread_wakes();
+    double looked = hd__now();
     for (int stop = 0, more = 1; !stop || more;) {
         uint32_t n = s->conns.count;
         stop = atomic_load(&s->stop);
@@ -258,8 +259,9 @@ static void *serve(void *arg)
         if (ready < 0 && errno != EINTR)
             break;
         double now = hd__now();
-        if (now - before > s->options.dead_after / 2) { /* we were stopped ourselves: nobody else is to blame */
-            s->slept = now - before;
+        if (now - looked > s->options.dead_after / 2) { /* we were stopped ourselves: nobody else is to blame */
+            before = looked;
+            s->slept = now - looked;
             s->woke = now;
             s->opened += s->slept;
             s->first_connected += s->first_connected ? s->slept : 0;
@@ -270,6 +272,7 @@ static void *serve(void *arg)
             double *heard = &s->conns.at[i]->last_heard;
             *heard = s->woke == now ? now : hd_excuse(*heard, before, planned / 1e3, now);
         }
+        looked = now;
         if (fds.at[n + 1].revents & POLLIN)
             on_wake(s);
         serve_conns(s, fds.at, n, now);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "heddle/comm.h"
 #include "runtime/rendezvous/auth.h"
 
 struct hd__tls {
@@ -292,7 +293,7 @@ int hd__tls_pending(struct hd__tls *t)
     return pending;
 }
 
-int32_t hd__tls_connect(struct hd__tls *t, double deadline, struct hd_error *err)
+int32_t hd__tls_connect(struct hd__tls *t, struct hd_deadline *deadline, struct hd_error *err)
 {
     for (int code = 0; code <= 0;) {
         struct pollfd in = {.fd = t->fd, .events = POLLIN};
@@ -304,7 +305,7 @@ int32_t hd__tls_connect(struct hd__tls *t, double deadline, struct hd_error *err
             return hd_fail(err, HD_E_IO, "it closed the connection");
         if (end)
             return HD_E_INVALID; /* hd__tls_error */
-        if (code <= 0 && hd__now() > deadline)
+        if (code <= 0 && hd_deadline_passed(deadline, hd__now()))
             return hd_fail(err, HD_E_IO, "it accepted the connection and said nothing");
         if (code <= 0)
             poll(&in, 1, 50);

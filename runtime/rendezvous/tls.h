@@ -14,6 +14,7 @@
 #include "heddle/types.h"
 #include "runtime/rendezvous/wire.h"
 
+struct hd_deadline;
 struct ssl_ctx_st; /* OpenSSL's SSL_CTX */
 struct hd__tls;    /* one connection */
 
@@ -25,7 +26,7 @@ int32_t hd__tls_context(struct ssl_ctx_st **context, struct hd_error *err);
 struct hd__tls *hd__tls_new(struct ssl_ctx_st *context, int fd, int is_server);
 void hd__tls_free(struct hd__tls *tls);
 /* A rank's part of the handshake; the server's comes with its reads. */
-int32_t hd__tls_connect(struct hd__tls *tls, double deadline, struct hd_error *err);
+int32_t hd__tls_connect(struct hd__tls *tls, struct hd_deadline *deadline, struct hd_error *err);
 /* The secret becomes one of this session. */
 void hd__tls_bind(struct hd__tls *tls, uint8_t secret[WIRE_SECRET]);
 

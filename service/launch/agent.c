@@ -44,6 +44,7 @@ static int32_t say_name(struct hd__agent *g, struct hd_error *err)
 int32_t hd__agent_connect(struct hd__agent *g, double deadline, struct hd_error *err)
 {
     double began = hd__now(), said = 0;
+    struct hd_deadline end = hd_deadline_from(deadline, began);
     int32_t rc;
     hd__store_close(g->store);
     g->store = NULL;
@@ -53,7 +54,7 @@ int32_t hd__agent_connect(struct hd__agent *g, double deadline, struct hd_error 
         if (!rc)
             return say_name(g, err);
         /* One that was here before may be known for a while yet. */
-        if (hd__now() >= deadline || (rc != HD_E_TIMEOUT && rc != HD_E_IO && !g->at))
+        if (hd_deadline_passed(&end, hd__now()) || (rc != HD_E_TIMEOUT && rc != HD_E_IO && !g->at))
             return hd_fail(err, rc, "%s", why.message);
         if (!hd__agent_sleep(g))
             return hd_fail(err, HD_E_CANCELLED, "stopped while it waited for node 0");

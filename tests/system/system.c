@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <glob.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -516,6 +517,22 @@ void curve_read(struct curve *c, const char *job)
     }
 }
 
+/* The last words of all that this test has started, for a message. */
+static char *said_last(void)
+{
+    enum { TAIL = 800 };
+    char *all = keep(hd__strdup("")), pattern[32];
+    glob_t files;
+    snprintf(pattern, sizeof pattern, "err-%d-*", (int)getpid());
+    if (glob(pattern, 0, NULL, &files) == 0)
+        for (size_t i = 0; i < files.gl_pathc; i++) {
+            const char *text = read_file(files.gl_pathv[i]);
+            size_t bytes = strlen(text);
+            all = keep(hd__format("%s\n%s: %s", all, files.gl_pathv[i], text + (bytes > TAIL ? bytes - TAIL : 0)));
+        }
+    return all;
+}
+
 void curve_wait(const char *job, int64_t step)
 {
     char path[256], word[64];
@@ -527,7 +544,8 @@ void curve_wait(const char *job, int64_t step)
         short_sleep();
         found = access(path, R_OK) == 0 && file_has(path, word);
     }
-    ck_assert_msg(found, "%s never came to step %lld", job, (long long)step);
+    if (!found)
+        ck_abort_msg("%s never came to step %lld; said until then:%.3000s", job, (long long)step, said_last());
 }
 
 void expect_same_bits(const struct curve *a, const struct curve *b)

@@ -736,6 +736,34 @@ START_TEST(suspended)
 }
 END_TEST
 
+/* The same at any instant, while ranks meet and while they train: where a thread computes, takes a lock or is about to
+ * wait, too. */
+START_TEST(suspended_anywhere)
+{
+#if SANITIZED
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    enum { SHORT_JOBS = 12 };
+    static const char clock[] = "LD_PRELOAD=" ASYNC "/stopped_clock.so";
+    static const char words[] =
+        "mesh.dp=2 comm.timeout=300s liveness.dead_after=60s metrics.every=10 checkpoint.keep=2";
+    struct command *c =
+        command_start(clock, "train " ENDLESS "%s job.name=anywhere comm.progress=thread checkpoint.every=100", words);
+    curve_wait("anywhere", 10);
+    for (int i = 0; i < SHORT_JOBS; i++) {
+        struct command *job = command_run_env(clock, "train llama.yaml %s job.steps=10 job.name=short-%d comm.use=%s",
+                                              words, i, i % 3 ? DP_TRANSPORT : "pipes plugins.path=" PIPES);
+        expect_code(job, 0);
+        ck_assert_msg(!strstr(job->err, "error"), "%.2000s", job->err);
+    }
+    kill(c->pid, SIGTERM);
+    command_wait(c, 30);
+    expect_code(c, 3);
+    ck_assert_msg(!strstr(c->err, "error"), "%.2000s", c->err);
+#endif
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"clock steps", clock_steps, 2},
@@ -770,6 +798,7 @@ int main(void)
                                         {"stopped without a checkpoint", stopped_without_a_checkpoint, 1},
                                         {"data ends", data_ends, 1},
                                         {"suspended", suspended, 1},
+                                        {"suspended anywhere", suspended_anywhere, 1},
                                         {NULL, NULL, 0}};
     signal(SIGHUP, SIG_DFL); /* nohup ./run-tests ignores it, and children would */
     return system_run("system-ends", tests);

@@ -127,8 +127,8 @@ static int32_t timeout_error(const struct hd__bounce_op *x, struct hd_error *err
     const struct hd__bounce_slot *slot = &q->slot[q->done % HD__BOUNCE_SLOTS];
     if (q->done == q->posted)
         return hd_fail(err, HD_E_TIMEOUT, "the device did not reach this comm op before the deadline");
-    int32_t rc = hd__exec_transports_wait(x->op.path->transports, slot->x->op.group.transport, slot->requests[0],
-                                          hd__now(), err);
+    int32_t rc =
+        hd__exec_transports_wait(x->op.path->transports, slot->x->op.group.transport, slot->requests[0], 0, err);
     return rc ? rc
               : hd_fail(err, HD_E_TIMEOUT, "a comm op of %u chunks is at chunk %u at the deadline", x->chunks,
                         x->copied_in);
@@ -139,7 +139,7 @@ static int32_t bounce_wait(struct hd__comm_op *op, double deadline, struct hd_er
 {
     struct hd__bounce_op *x = (struct hd__bounce_op *)op;
     const struct hd__device *d = op->path->device;
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     int32_t rc;
     for (uint32_t idle = 0; x->copied_in < x->chunks; idle++) {
         int32_t pushed = hd__exec_transports_progress(op->path->transports, err);

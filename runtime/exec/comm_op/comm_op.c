@@ -312,7 +312,7 @@ void hd__exec_comm_ops_cancel(struct hd__comm_op *const *ops, uint32_t n)
     double deadline = n ? hd__now() + ops[0]->engine->timeout : 0;
     for (uint32_t k = 0; k < n; k++) {
         if (ops[k]->pending)
-            ops[k]->path->ops->cancel(ops[k], deadline);
+            ops[k]->path->ops->cancel(ops[k], hd__now() < deadline ? deadline : 0);
         ops[k]->engine->pending -= ops[k]->pending;
         ops[k]->pending = 0;
     }

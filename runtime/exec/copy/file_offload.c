@@ -146,7 +146,7 @@ static int32_t offload_start(struct hd__copy_op *copy, struct hd_error *err)
 static int32_t offload_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
     const struct hd__device *d = ((struct file_offload *)copy->engine)->device;
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     for (uint32_t idle = 0; copy->under_way; idle++) {
         int32_t rc = offload_progress(copy->engine, err);
         if (rc < 0)

@@ -125,7 +125,7 @@ static int32_t threads_wait(struct hd__copy_op *copy, double deadline, struct hd
 {
     struct thread_engine *c = (struct thread_engine *)copy->engine;
     struct copy_thread *l = &c->direction[copy->out != 0];
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     int32_t rc = HD_OK;
     pthread_mutex_lock(&l->lock);
     while ((int32_t)(l->finished - copy->ticket) < 0 && !rc) {

@@ -107,7 +107,7 @@ static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
 static int32_t uring_wait(struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
     struct uring_engine *u = (struct uring_engine *)copy->engine;
-    struct hd_deadline end = {.at = deadline, .looked = hd__now()};
+    struct hd_deadline end = hd_deadline_from(deadline, hd__now());
     uint32_t index = copy->ticket - 1;
     int32_t rc = HD_OK;
     while (!rc && !u->requests.at[index].complete)

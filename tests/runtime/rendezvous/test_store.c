@@ -539,8 +539,58 @@ START_TEST(a_deadline_of_who_was_stopped)
     for (double now = 202; now <= 210; now += 0.5)
         ck_assert(!hd_deadline_passed(&end, now));
     ck_assert(hd_deadline_passed(&end, 210.5));
-    end = (struct hd_deadline){.at = 100, .looked = 100};
-    ck_assert(hd_deadline_passed(&end, 100.001)); /* one that had passed from the start */
+    end = hd_deadline_from(0, 100);
+    ck_assert(hd_deadline_passed(&end, 100)); /* one look only */
+    end = hd_deadline_from(110, 122);         /* stopped before the wait began: the others get time to go on */
+    ck_assert(!hd_deadline_passed(&end, 122.5));
+    ck_assert(hd_deadline_passed(&end, 123.5));
+}
+END_TEST
+
+static void *let_the_server_go_on(void *arg)
+{
+    usleep(300000);
+    kill(getppid(), SIGCONT);
+    return arg;
+}
+
+/* As if both processes had been stopped, this one while its thread was not in poll(), and the server went on later. */
+static double stop_outside_of_poll(void *user)
+{
+    atomic_int *times = user;
+    pthread_t thread;
+    if (atomic_fetch_add(times, 1) == 1) {
+        kill(getppid(), SIGSTOP);
+        usleep(2500000);
+        pthread_create(&thread, NULL, let_the_server_go_on, NULL);
+    }
+    return 0;
+}
+
+static void join_and_be_stopped(void)
+{
+    struct hd_store *store = join_as_child();
+    atomic_int times = 0;
+    struct hd__store_status_provider status = {.user = &times, .wait_seconds = stop_outside_of_poll, .poll_after = 60};
+    struct hd_error err = HD_ERROR_INIT;
+    hd__store_set_status_provider(store, &status);
+    while (atomic_load(&times) < 8 && !hd__store_liveness_check(hd__store_liveness(store), NULL, &err))
+        usleep(1000);
+    fprintf(stderr, "%s", err.message);
+    _exit(err.message[0] != 0);
+}
+
+START_TEST(a_rank_stopped_outside_of_poll)
+{
+    int32_t status;
+    pid_t pid = child(join_and_be_stopped);
+    serve(2, 2);
+    struct hd_store *store = join(0);
+    tell_child();
+    waitpid(pid, &status, 0);
+    ck_assert_int_eq(status, 0);
+    hd__store_close(store);
+    hd__server_close(server);
 }
 END_TEST
 
@@ -1002,6 +1052,7 @@ int main(void)
     tcase_add_test(tc, a_late_watcher_blames_nobody);
     tcase_add_test(tc, a_deadline_of_who_was_stopped);
     tcase_add_test(tc, a_stop_is_no_waiting);
+    tcase_add_test(tc, a_rank_stopped_outside_of_poll);
     tcase_add_test(tc, heartbeats_run_on_all_cores);
     tcase_add_test(tc, leaving_is_no_death);
     tcase_add_test(tc, members);
