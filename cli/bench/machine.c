@@ -6,35 +6,21 @@
 #include <unistd.h>
 
 #include "cli/bench/bench.h"
-
-/* "model name      : X" */
-static void processor(char out[96])
-{
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    snprintf(out, 96, "a processor without a name");
-    while (f && fgets(line, sizeof line, f)) {
-        char *at = strncmp(line, "model name", 10) ? NULL : strchr(line, ':');
-        if (!at)
-            continue;
-        snprintf(out, 96, "%.95s", at + 1 + strspn(at + 1, " \t"));
-        out[strcspn(out, "\n")] = 0;
-        break;
-    }
-    if (f)
-        fclose(f);
-}
+#include "runtime/cpu/share.h"
 
 void hd__bench_machine_text(char out[256])
 {
-    char cpu[96];
+    char cpu[128];
     struct utsname kernel;
     cpu_set_t all;
     int cores = sched_getaffinity(0, sizeof all, &all) ? 0 : CPU_COUNT(&all);
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
-    processor(cpu);
+    const char *name = hd__cpu_file_line("/proc/cpuinfo", "model name", cpu, sizeof cpu) /* "\t: X" */
+                           ? cpu + strspn(cpu, " \t:")
+                           : "a processor without a name";
     int major = 0, minor = 0;
     if (uname(&kernel) || sscanf(kernel.release, "%d.%d", &major, &minor) != 2)
         major = minor = 0;
-    snprintf(out, 256, "%s, %d core%s, %.0f GiB, Linux %d.%d", cpu, cores, cores == 1 ? "" : "s", memory, major, minor);
+    snprintf(out, 256, "%.95s, %d core%s, %.0f GiB, Linux %d.%d", name, cores, cores == 1 ? "" : "s", memory, major,
+             minor);
 }

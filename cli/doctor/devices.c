@@ -10,6 +10,7 @@
 
 #include "cli/doctor/doctor.h"
 #include "plugins/common/nvml.h"
+#include "runtime/cpu/share.h"
 
 #define OK HD__DOCTOR_OK
 #define WARN HD__DOCTOR_WARN
@@ -87,9 +88,9 @@ static void check_interface(struct hd__doctor *d, const struct ifaddrs *at)
     const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)at->ifa_addr;
     inet_ntop(AF_INET, &in->sin_addr, address, sizeof address);
     snprintf(path, sizeof path, "/sys/class/net/%.32s/speed", at->ifa_name);
-    long mbit = hd__doctor_read(path, speed, sizeof speed) ? strtol(speed, NULL, 10) : 0;
+    long mbit = hd__cpu_file_line(path, "", speed, sizeof speed) ? strtol(speed, NULL, 10) : 0;
     snprintf(path, sizeof path, "/sys/class/net/%.32s/mtu", at->ifa_name);
-    hd__doctor_read(path, mtu, sizeof mtu);
+    hd__cpu_file_line(path, "", mtu, sizeof mtu);
     if (!(at->ifa_flags & IFF_RUNNING))
         hd__doctor_add(d, WARN, "network", at->ifa_name, "plug in its cable, or name another in comm.interface",
                        "%s, without a link", address);
@@ -105,10 +106,10 @@ static void check_rdma(struct hd__doctor *d, const char *device)
     char path[512], state[64], rate[64], object[300];
     for (int port = 1; port <= 4; port++) {
         snprintf(path, sizeof path, "/sys/class/infiniband/%.200s/ports/%d/state", device, port);
-        if (!hd__doctor_read(path, state, sizeof state))
+        if (!hd__cpu_file_line(path, "", state, sizeof state))
             return;
         snprintf(path, sizeof path, "/sys/class/infiniband/%.200s/ports/%d/rate", device, port);
-        hd__doctor_read(path, rate, sizeof rate);
+        hd__cpu_file_line(path, "", rate, sizeof rate);
         snprintf(object, sizeof object, "%.200s port %d", device, port);
         if (strstr(state, "ACTIVE"))
             hd__doctor_add(d, OK, "network", object, NULL, "%s, %s", state, rate);

@@ -20,8 +20,6 @@ struct hd__doctor {
 /* `words`: the state in words. The remedy is NULL where the state is OK. */
 void hd__doctor_add(struct hd__doctor *d, int state, const char *group, const char *object, const char *remedy,
                     const char *format, ...) __attribute__((format(printf, 6, 7)));
-/* First line of a small file, without its end; 0: there is none. */
-int hd__doctor_read(const char *path, char *out, size_t room);
 
 void hd__doctor_machine(struct hd__doctor *d); /* machine.c: processor, clocks, memory, cgroup, huge pages, limits */
 void hd__doctor_devices(struct hd__doctor *d); /* devices.c: GPUs and the links between them */

@@ -20,18 +20,6 @@
 /* Below this, mpi, libfabric and nccl do not get their segments: docker's default is 64 MiB. */
 #define SHM_LEAST (INT64_C(128) << 20)
 
-int hd__doctor_read(const char *path, char *out, size_t room)
-{
-    FILE *f = fopen(path, "r");
-    int found = f && fgets(out, (int)room, f);
-    if (f)
-        fclose(f);
-    if (!found)
-        *out = 0;
-    out[strcspn(out, "\n")] = 0;
-    return found;
-}
-
 /* ---- processor and clocks */
 
 static int32_t cores(void)
@@ -50,7 +38,7 @@ static void check_processor(struct hd__doctor *d)
         hd__doctor_add(d, WARN, "cpu", "cores",
                        "start fewer ranks on this machine, or give the process more cores (taskset, cpuset)",
                        "%d for %d ranks: they take turns", n, d->ranks);
-    if (!hd__doctor_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor))
+    if (!hd__cpu_file_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "", governor, sizeof governor))
         hd__doctor_add(d, OK, "cpu", "frequency", NULL, "not shown here, as in virtual machines");
     else if (!strcmp(governor, "powersave") || !strcmp(governor, "conservative"))
         hd__doctor_add(d, WARN, "cpu", "frequency", "cpupower frequency-set -g performance",
@@ -64,7 +52,8 @@ static void check_clocks(struct hd__doctor *d)
     char source[64];
     struct timex t = {.modes = 0};
     int state = adjtimex(&t);
-    if (!hd__doctor_read("/sys/devices/system/clocksource/clocksource0/current_clocksource", source, sizeof source))
+    if (!hd__cpu_file_line("/sys/devices/system/clocksource/clocksource0/current_clocksource", "", source,
+                           sizeof source))
         hd__doctor_add(d, OK, "clock", "source", NULL, "not shown here");
     else if (!strcmp(source, "hpet") || !strcmp(source, "acpi_pm") || !strcmp(source, "jiffies"))
         hd__doctor_add(d, WARN, "clock", "source",
@@ -115,7 +104,7 @@ static void check_memory(struct hd__doctor *d)
 static void check_huge_pages(struct hd__doctor *d)
 {
     char mode[64], *chosen, *end;
-    if (!hd__doctor_read("/sys/kernel/mm/transparent_hugepage/enabled", mode, sizeof mode) ||
+    if (!hd__cpu_file_line("/sys/kernel/mm/transparent_hugepage/enabled", "", mode, sizeof mode) ||
         !(chosen = strchr(mode, '[')) || !(end = strchr(chosen, ']'))) {
         hd__doctor_add(d, WARN, "memory", "huge pages", "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
                        "this kernel has no transparent ones");

@@ -6,12 +6,17 @@
 
 #include "runtime/cpu/parallel_for.h"
 
-static int read_line(const char *path, char *out, size_t room)
+int hd__cpu_file_line(const char *path, const char *begins, char *out, size_t room)
 {
+    char line[512];
+    size_t n = strlen(begins);
+    int found = 0;
     FILE *f = fopen(path, "re");
-    int found = f && fgets(out, (int)room, f);
+    while (f && !found && fgets(line, sizeof line, f))
+        found = !strncmp(line, begins, n);
     if (f)
         fclose(f);
+    snprintf(out, room, "%.*s", found ? (int)strcspn(line + n, "\n") : 0, line + n);
     return found;
 }
 
@@ -23,11 +28,11 @@ static double least_quota(const char *root, const char *group, const char *file)
     for (size_t base = strlen(root);;) {
         char *at = hd__format("%s/%s", path, file), *slash;
         double quota = 0, period = 100000;
-        if (read_line(at, text, sizeof text)) {
+        if (hd__cpu_file_line(at, "", text, sizeof text)) {
             sscanf(text, "%lf %lf", &quota, &period);
             free(at);
             at = hd__format("%s/cpu.cfs_period_us", path);
-            if (strcmp(file, "cpu.max") && read_line(at, text, sizeof text))
+            if (strcmp(file, "cpu.max") && hd__cpu_file_line(at, "", text, sizeof text))
                 period = strtod(text, NULL);
         }
         free(at);

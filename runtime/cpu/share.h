@@ -4,6 +4,10 @@
 
 #include "core/base/base.h"
 
+/* Into `out`: the rest of the first line with this beginning, in a file of the kernel's. 0: there is none, and `out` is
+ * empty. */
+int hd__cpu_file_line(const char *path, const char *begins, char *out, size_t room);
+
 /* Cores' worth of time that this process' cgroups allow it; 0: no limit. */
 double hd__cpu_quota(void);
 /* The same of the cgroups in the file `groups`, below `root`. */

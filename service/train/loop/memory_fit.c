@@ -2,26 +2,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "runtime/cpu/share.h"
 #include "service/checkpoint/memory_copy.h"
 #include "service/train/train.h"
 
 static int64_t read_number(const char *path, const char *key)
 {
-    char line[256];
-    int64_t value = -1;
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f)) {
-        size_t n = key ? strlen(key) : 0;
-        if (!key || !strncmp(line, key, n)) {
-            char *end;
-            long long v = strtoll(line + n, &end, 10);
-            value = end != line + n ? v : -1;
-            break;
-        }
-    }
-    if (f)
-        fclose(f);
-    return value;
+    char line[256], *end;
+    hd__cpu_file_line(path, key, line, sizeof line);
+    long long value = strtoll(line, &end, 10);
+    return end != line ? value : -1;
 }
 
 /* The rest of a cgroup's limit. `used` counts the cache of files that were read and written, which makes way. */
@@ -30,9 +20,9 @@ static int64_t cgroup_left(const char *folder, const char *limit_name, const cha
     static const char *const cache[] = {"inactive_file ", "active_file "};
     char path[512], key[32];
     snprintf(path, sizeof path, "%s/%s", folder, limit_name);
-    int64_t limit = read_number(path, NULL);
+    int64_t limit = read_number(path, "");
     snprintf(path, sizeof path, "%s/%s", folder, used_name);
-    int64_t used = read_number(path, NULL);
+    int64_t used = read_number(path, "");
     if (limit <= 0 || used < 0)
         return INT64_MAX;
     snprintf(path, sizeof path, "%s/memory.stat", folder);
