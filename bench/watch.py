@@ -9,11 +9,19 @@ both; they change cores from pair to pair. Both ranks of a contestant share its 
 waits for. Printed are the ratios, with / without, of the processor time and of the wall time of the whole command: the
 mean over pairs of pairs (one for each core), and the interval that holds it by 95 % (bootstrap over these). Nothing
 else may run meanwhile.
+
+    bench/watch.py --profile                  # Linux' perf, as root or with kernel.perf_event_paranoid <= 1
+
+One job with everything on, and `perf` looks 800 times a second of processor time where it is: printed is the share of
+all samples, the kernel's too, that lie in or below the functions that watch, compare and write, with its interval by
+95 % (Wilson). Other work on the machine does not move it.
 """
 import argparse
 import os
 import pathlib
 import random
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,11 +35,14 @@ WITHOUT = ["watch." + rule + "=0" for rule in ("loss_spike", "grad_norm", "strag
 SINKS = ["metrics.sinks=[jsonl, {use: prometheus, port: 0}, {use: tensorboard, dir: tb}]"]
 
 
+def job(args):
+    return [args.heddle, "train", str(TOP / "bench" / "jobs" / "s.yaml"), f"data.train={TOP}/corpus/random-256.bin",
+            f"job.steps={args.steps}", "mesh.dp=2", "device.threads=1", *args.both]
+
+
 def start(args, folder, core, words):
     """`heddle train` with all of its ranks on one core."""
-    words = [args.heddle, "train", str(TOP / "bench" / "jobs" / "s.yaml"), f"data.train={TOP}/corpus/random-256.bin",
-             f"job.steps={args.steps}", "mesh.dp=2", "device.threads=1", *args.both, *words]
-    return subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    return subprocess.Popen(job(args) + words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                             preexec_fn=lambda: os.sched_setaffinity(0, {core}))
 
 
@@ -59,6 +70,34 @@ def pair(args, cores):
     return [a / b for a, b in zip(ends[0], ends[1])]
 
 
+# By the functions in a sample's stack; the first that fits.
+PARTS = [("replicas and runs again", r"hd__train_(replicas|rerun)"), ("alarms", r"hd__watch_"),
+         ("rows, sinks", r"hd__metrics_|hd__loop_log_row|sink|heddle-metrics-")]
+
+
+def wilson(k, n, z=1.96):
+    middle, half = (k + z * z / 2) / (n + z * z), z * ((k * (n - k) / n + z * z / 4) ** 0.5) / (n + z * z)
+    return f"{100 * k / n:.2f} % ({100 * (middle - half):.2f} to {100 * (middle + half):.2f})"
+
+
+def profile(args):
+    if not shutil.which("perf"):
+        sys.exit("watch.py: --profile needs perf (Debian: linux-perf)")
+    with tempfile.TemporaryDirectory() as folder:
+        words = job(args) + SINKS + args.more
+        record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "797", "--call-graph", "dwarf,8192", "-o", "samples"]
+        subprocess.run(record + words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        script = subprocess.run(["perf", "script", "-i", "samples", "-F", "ip,sym,dso"], cwd=folder, check=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    stacks = [s for s in script.stdout.split("\n\n") if s.strip()]
+    found = [next((name for name, pattern in PARTS if re.search(pattern, s)), None) for s in stacks]
+    if not any("hd__exec_run_step" in s for s in stacks):
+        sys.exit("watch.py: perf found no step in the stacks: build with debug information (./run-tests does)")
+    for name, _ in PARTS:
+        print(f"{name}: {wilson(found.count(name), len(stacks))}")
+    print(f"all: {wilson(len(found) - found.count(None), len(stacks))} of {len(stacks)} samples")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--heddle", default=str(TOP / "build" / "heddle"))
@@ -66,8 +105,11 @@ def main():
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--set", dest="both", nargs="*", default=[], help="key=value of both contestants")
     p.add_argument("--with", dest="more", nargs="*", default=[], help="key=value of the one that watches")
+    p.add_argument("--profile", action="store_true", help="by samples of perf")
     args = p.parse_args()
     make_tokens(256)
+    if args.profile:
+        return profile(args)
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         sys.exit("watch.py: two cores are needed")
