@@ -105,6 +105,11 @@ static int expects_report(struct hd_store *s)
     return code && !(code == HD_E_PEER && rank == s->server_rank);
 }
 
+void hd__store_say_exit(struct hd_store *store, int32_t exit_code)
+{
+    store->exit_code = exit_code + 1;
+}
+
 void hd__store_leave(struct hd_store *store)
 {
     uint64_t one = 1;
@@ -114,7 +119,7 @@ void hd__store_leave(struct hd_store *store)
     if (write(store->wake, &one, sizeof one) < 0)
         hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
     pthread_join(store->thread, NULL);
-    hd__store_send(store, &(struct hd__frame){.type = WIRE_BYE}, hd__now() + 1);
+    hd__store_send(store, &(struct hd__frame){.type = WIRE_BYE, .arg = store->exit_code}, hd__now() + 1);
     if (expects_report(store) && store->server_rank != store->rank)
         wait_for_close(store, hd__now() + HD__REPORT_SECONDS);
 }

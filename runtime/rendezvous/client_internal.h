@@ -51,6 +51,7 @@ struct hd_store {
     _Atomic int waiting;   /* its GETs and BARRIERs under way */
     _Atomic double waited; /* when the last of them ended */
     int stop;
+    int32_t exit_code;                       /* + 1 */
     _Atomic int outlives, lost;              /* requests go on after the end of the job; the connection is over */
     pthread_mutex_t status_lock;             /* held while the witness tells */
     struct hd__store_status_provider status; /* tell NULL: there is none */

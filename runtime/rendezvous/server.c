@@ -415,6 +415,12 @@ int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code)
     return rank;
 }
 
+int32_t hd__server_exit_code(const struct hd__server *server)
+{
+    int all = !atomic_load(&server->end.code) && atomic_load(&server->said) == server->options.size;
+    return all ? atomic_load(&server->exit_code) : -1;
+}
+
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank)
 {
     return atomic_load(&server->visits[rank]);

@@ -53,7 +53,8 @@ struct hd__server {
     char at[300];  /* "node1:29400", for messages */
     uint16_t port;
     _Atomic int stop;
-    _Atomic int32_t gone; /* ranks that left or died */
+    _Atomic int32_t gone;            /* ranks that left or died */
+    _Atomic int32_t said, exit_code; /* those that left with an exit code; the highest */
     pthread_t thread;
     struct hd__kv kv;
     uint8_t *rank_state; /* HD__PART_... */

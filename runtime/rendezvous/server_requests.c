@@ -329,6 +329,8 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         break;
     case WIRE_BYE:
         s->rank_state[c->rank] = HD__RANK_LEFT;
+        s->exit_code = HD__MAX(s->exit_code, f->arg - 1);
+        s->said += f->arg > 0;
         hd__server_drop_waits(s, c->rank);
         c->leaving = 1;
         c->closing = s->dumps.active != HD__DUMP_FINAL && s->report.what != HD__DUMP_FINAL;

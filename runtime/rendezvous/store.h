@@ -59,6 +59,8 @@ uint16_t hd__server_port(const struct hd__server *server);
 /* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died,
  * HD_E_CANCELLED if it said why. */
 int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
+/* Have all ranks left in order, and said by which exit codes? Then the highest, else -1. */
+int32_t hd__server_exit_code(const struct hd__server *server);
 /* [any-thread] Of members: counts how often one has come and gone; odd: it is here. */
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank);
 /* [any-thread] Ends the job as if this rank had died by `cause`, unless it has ended. */
@@ -125,6 +127,8 @@ void hd__store_end(struct hd_store *store, const struct hd_error *err);
 /* The same for a new error. */
 void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
 void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
+/* [control] By which code its process will exit. Said as it leaves. */
+void hd__store_say_exit(struct hd_store *store, int32_t exit_code);
 /* [any-thread] When this rank last waited for what another puts, or for a barrier: now, while it does; 0: never. */
 double hd__store_last_wait(const struct hd_store *store);
 int hd__store_is_waiting(const struct hd_store *store); /* [any-thread] now */

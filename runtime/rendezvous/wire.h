@@ -27,8 +27,8 @@ enum {
 
 /* X(constant, value, longest value, key wanted). Requests carry an id that the reply repeats; `arg` is a time in
  * milliseconds for GET, BARRIER, ROLL_CALL, BUSY and LATE (how long the rank has waited), the sender's thread for
- * HEARTBEAT, a result code for REPLY and for a rank's ABORT, a rank for DEAD, WELCOME and the server's ABORT,
- * HD__GATHER_... for PART and SHOW (runtime/rendezvous/dump_collect.h). */
+ * HEARTBEAT, 1 + the exit code for BYE where it is known, a result code for REPLY and for a rank's ABORT, a rank for
+ * DEAD, WELCOME and the server's ABORT, HD__GATHER_... for PART and SHOW (runtime/rendezvous/dump_collect.h). */
 #define WIRE_TYPES(X)                             \
     X(WIRE_NOTHING, 0, 0, 0)                      \
     X(WIRE_SAY_HELLO, 1, WIRE_HELLO, 0)           \

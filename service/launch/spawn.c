@@ -336,8 +336,17 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
             kill(pid, SIGUSR1);
         stop_late_launcher(pid, server, &end);
     }
+    int code = WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1,
+        own = server ? hd__server_exit_code(server) : -1;
     hd__server_close(server);
-    return WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1;
+    if (code == own || own < 0)
+        return code;
+    hd__log(
+        HD_LOG_WARN, NULL,
+        "%s ended with exit code %d, and all ranks had ended with %d before: it did not hear of that, as happens on a "
+        "busy machine",
+        launcher->command[0], code, own);
+    return own;
 }
 
 /* Descriptors of a process that starts ranks or is one, beside a connection for each rank. */

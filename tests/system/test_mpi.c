@@ -295,6 +295,24 @@ START_TEST(a_launcher_is_told_in_the_end)
 }
 END_TEST
 
+/* As Open MPI's does on a busy machine: the ranks know better. */
+START_TEST(a_launcher_that_did_not_hear_of_the_end)
+{
+    struct command *c;
+    char here[64], *environment;
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    write_file("mpirun", "#!/bin/sh\nPATH=${PATH#*:} mpirun \"$@\"\nexit 1\n");
+    ck_assert_int_eq(chmod("mpirun", 0755), 0);
+    environment = keep(hd__format("PATH=%s:%s", here, getenv("PATH")));
+    c = command_run_env(environment, "train llama.yaml mesh.dp=2 job.steps=3 comm.use=mpi job.name=unheard");
+    expect_code(c, 0);
+    expect_says(c, "mpirun ended with exit code 1, and all ranks had ended with 0 before");
+    c = command_run_env(environment, "train llama.yaml mesh.dp=2 optimizer.lr=1e6 comm.use=mpi job.name=unheard-fails");
+    expect_code(c, 1);
+    expect_says(c, "the loss is ");
+}
+END_TEST
+
 /* ---- starts */
 
 START_TEST(refuses_what_it_cannot_be)
@@ -347,6 +365,7 @@ int main(void)
         {"commands", a_command_is_no_rank, 1},
         {"orphans", nothing_outlives_the_command, 1},
         {"told", a_launcher_is_told_in_the_end, 1},
+        {"a launcher that did not hear of the end", a_launcher_that_did_not_hear_of_the_end, 1},
         {"starts", refuses_what_it_cannot_be, 1},
         {"bench", bench_beside_shm, 2},
         {"bench under mpirun", bench_under_mpirun, 1},
