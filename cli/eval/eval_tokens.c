@@ -15,7 +15,8 @@
 #define NPY_BEGINS "\x93NUMPY\x01"
 #define JSONL_BEGINS "{\"sequence\": "
 #define ANSWER_BEGINS "{\"logprob\": "
-enum { NPY_HEAD = 128, LINE_MOST = 64 << 20 };
+#define PART_BEGINS "heddle eval part"
+enum { PART_HEAD = sizeof PART_BEGINS - 1, NPY_HEAD = 128, LINE_MOST = 64 << 20 };
 
 struct part_file {
     char *path;
@@ -27,6 +28,19 @@ static int32_t fail_io(const char *path, struct hd_error *err)
     return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
 }
 
+/* Before any rank starts. */
+static int32_t check_output(const char *option, const char *path, const char *begins, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    char *part = hd__format("%s.part", path);
+    hd__make_folders(path);
+    int32_t rc = hd__output_check(path, begins, &why);
+    if (!rc)
+        rc = hd__output_check(part, PART_BEGINS, &why);
+    free(part);
+    return rc ? hd_fail(err, rc, "%s: %s", option, why.message) : HD_OK;
+}
+
 /* Rank 0 creates it, of this size and of zeros; the others open it once it is there. */
 static int32_t open_part(struct hd__train_session *s, const char *result, int64_t bytes, struct part_file *part,
                          struct hd_error *err)
@@ -35,17 +49,19 @@ static int32_t open_part(struct hd__train_session *s, const char *result, int64_
     int32_t rc = HD_OK;
     part->path = hd__format("%s.part", result);
     part->fd = -1;
-    if (leader)
+    if (leader) {
         hd__make_folders(part->path);
-    for (int turn = 0; turn < 2 && !rc; turn++) {
-        if (turn == !leader)
-            part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (leader ? O_CREAT | O_TRUNC : 0), 0666);
-        if (turn == !leader && (part->fd < 0 || (leader && ftruncate(part->fd, bytes))))
-            rc = fail_io(part->path, err);
-        if (!rc && !turn)
-            rc = hd__exec_barrier(s->exec, err);
+        FILE *file = hd__output_create(part->path, PART_BEGINS, err);
+        if (file)
+            fputs(PART_BEGINS, file);
+        rc = file ? hd__output_close(file, part->path, err) : err->code;
     }
-    return rc;
+    if (!rc && !leader)
+        rc = hd__exec_barrier(s->exec, err);
+    if (!rc && ((part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW)) < 0 ||
+                (leader && ftruncate(part->fd, PART_HEAD + bytes))))
+        rc = fail_io(part->path, err);
+    return rc || !leader ? rc : hd__exec_barrier(s->exec, err);
 }
 
 static int32_t copy_at(const struct part_file *part, void *data, size_t bytes, int64_t offset, int writes,
@@ -53,7 +69,7 @@ static int32_t copy_at(const struct part_file *part, void *data, size_t bytes, i
 {
     for (size_t done = 0; done < bytes;) {
         char *at = (char *)data + done;
-        off_t to = (off_t)(offset + (int64_t)done);
+        off_t to = (off_t)(PART_HEAD + offset + (int64_t)done);
         ssize_t n = writes ? pwrite(part->fd, at, bytes - done, to) : pread(part->fd, at, bytes - done, to);
         if (n < 0 && errno == EINTR)
             continue;
@@ -74,6 +90,16 @@ static void close_part(struct hd__train_session *s, struct part_file *part)
     free(part->path);
 }
 
+/* As of a mean loss; JSON has no other word than null. */
+static void warn_of_broken(const char *path, int64_t broken, const char *word)
+{
+    if (broken)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %" PRId64 " log-likelihood%s not finite (%s): precision.compute overflows (fp32 has more room), "
+                "or these weights are broken",
+                path, broken, broken == 1 ? " is" : "s are", word);
+}
+
 /* ---- every token */
 
 static int is_jsonl(const char *path)
@@ -90,12 +116,9 @@ static const char *begins(const char *path)
 int32_t hd__eval_per_token_check(const char *path, struct hd_error *err)
 {
     size_t n = strlen(path);
-    struct hd_error why = HD_ERROR_INIT;
     if (!is_jsonl(path) && (n < 5 || strcmp(path + n - 4, ".npy")))
         return hd_fail(err, HD_E_INVALID, "--per-token %s: wanted a file *.npy or *.jsonl", path);
-    hd__make_folders(path);
-    int32_t rc = hd__output_check(path, begins(path), &why);
-    return rc ? hd_fail(err, rc, "--per-token: %s", why.message) : HD_OK;
+    return check_output("--per-token", path, begins(path), err);
 }
 
 struct per_token {
@@ -142,7 +165,7 @@ static void write_json_row(FILE *file, int64_t sequence, const float *values, in
         if (isfinite(values[n]))
             fprintf(file, "%s%.9g", n ? ", " : "", (double)values[n]);
         else
-            fprintf(file, "%s%s", n ? ", " : "", isnan(values[n]) ? "null" : "-Infinity");
+            fprintf(file, "%snull", n ? ", " : "");
     fputs("]}\n", file);
 }
 
@@ -151,17 +174,21 @@ static int32_t write_result(const struct per_token *t, const char *path, int64_t
     FILE *file = hd__output_create(path, begins(path), err);
     float *values = hd__alloc((size_t)t->seq_len * sizeof *values);
     int32_t rc = file ? HD_OK : err->code;
+    int64_t broken = 0;
     if (!rc && !is_jsonl(path))
         write_npy_head(file, sequences, t->seq_len);
     for (int64_t i = 0; i < sequences && !rc; i++) {
         rc = copy_at(&t->part, values, (size_t)t->seq_len * sizeof *values, i * t->seq_len * (int64_t)sizeof *values, 0,
                      err);
+        for (int64_t n = 0; n < t->seq_len && !rc; n++)
+            broken += isinf(values[n]) != 0;
         if (!rc && is_jsonl(path))
             write_json_row(file, i, values, t->seq_len);
         else if (!rc)
             fwrite(values, sizeof *values, (size_t)t->seq_len, file);
     }
     free(values);
+    warn_of_broken(path, broken, is_jsonl(path) ? "null" : "-inf");
     int32_t closed = file ? hd__output_close(file, path, rc ? &(struct hd_error)HD_ERROR_INIT : err) : HD_OK;
     return rc ? rc : closed;
 }
@@ -294,11 +321,7 @@ int32_t hd__eval_requests_read(struct hd__eval_requests *r, const struct hd__cli
     free(line);
     if (file)
         fclose(file);
-    if (rc)
-        return rc;
-    hd__make_folders(r->to);
-    rc = hd__output_check(r->to, ANSWER_BEGINS, &why);
-    return rc ? hd_fail(err, rc, "--to: %s", why.message) : HD_OK;
+    return rc ? rc : check_output("--to", r->to, ANSWER_BEGINS, err);
 }
 
 void hd__eval_requests_free(struct hd__eval_requests *r)
@@ -347,6 +370,7 @@ static int32_t write_answers(const struct answering *a, struct hd_error *err)
     FILE *file = hd__output_create(r->to, ANSWER_BEGINS, err);
     int32_t rc = file ? HD_OK : err->code;
     double answer[2];
+    int64_t broken = 0;
     for (uint32_t i = 0, at = 0; i < r->tokens.count && !rc; i++) {
         double sum = 0;
         int likeliest = 1;
@@ -359,9 +383,11 @@ static int32_t write_answers(const struct answering *a, struct hd_error *err)
         if (isfinite(sum))
             fprintf(file, ANSWER_BEGINS "%.9g", sum);
         else
-            fprintf(file, ANSWER_BEGINS "%s", isnan(sum) ? "NaN" : "-Infinity");
+            fprintf(file, ANSWER_BEGINS "null");
+        broken += !isfinite(sum);
         fprintf(file, ", \"is_greedy\": %s, \"tokens\": %" PRId64 "}\n", likeliest ? "true" : "false", r->tokens.at[i]);
     }
+    warn_of_broken(r->to, broken, "null");
     int32_t closed = file ? hd__output_close(file, r->to, rc ? &(struct hd_error)HD_ERROR_INIT : err) : HD_OK;
     return rc ? rc : closed;
 }

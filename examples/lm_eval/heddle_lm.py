@@ -36,7 +36,10 @@ class HeddleLM(LM):
             if verb == "sample":
                 return [json.loads(line) for line in done.stdout.decode().splitlines()]
             with open(answered, encoding="utf-8") as file:
-                return [json.loads(line) for line in file]
+                answers = [json.loads(line) for line in file]
+            for a in answers:
+                a["logprob"] = float("nan") if a["logprob"] is None else a["logprob"]  # not finite
+            return answers
 
     def loglikelihood(self, requests):
         lines = [{"context": context, "continuation": continuation} for context, continuation in (r.args for r in requests)]

@@ -77,7 +77,7 @@ static int32_t visit_rows(struct losses *l, int64_t micro, struct hd_error *err)
             int64_t i = r * l->count + n;
             for (size_t k = 0; k < HD__COUNT(at); k++)
                 value[k] = hd__dtype_load(t->dtype, (const char *)at[k] + i * (int64_t)hd_dtype_size(t->dtype));
-            l->loss[n] = l->labels[i] < 0 ? NAN : (float)value[0];
+            l->loss[n] = l->labels[i] < 0 ? NAN : isnan(value[0]) ? INFINITY : (float)value[0];
             l->likeliest[n] = l->labels[i] >= 0 && value[2] >= value[1];
         }
         int there = row.sequence >= 0 && row.sequence < l->config->sequences;

@@ -94,6 +94,11 @@ END_TEST
 START_TEST(not_finite)
 {
     static const char *const ways[] = {"", "mesh.dp=2", "--temperature 0 --no-cache"};
+    static const struct {
+        const char *flags, *key, *says;
+    } files[] = {
+        {"--requests asked.jsonl --tokenizer none --to", "logprob", "not-finite.jsonl: 1 log-likelihood is not finite"},
+        {"--per-token", NULL, "log-likelihoods are not finite (null): precision.compute overflows"}};
     struct command *c = command_run("train llama.yaml precision.compute=fp16 optimizer.lr=1e6 job.steps=1 eval.every=1 "
                                     "eval.batches=1 data.val_fraction=0.1 checkpoint.dir=broken metrics.jsonl=rows");
     expect_code(c, 0);
@@ -104,6 +109,21 @@ START_TEST(not_finite)
     expect_code(c, 0);
     ck_assert_str_eq(c->out, "{\"step\": 1, \"val_loss\": null}\n");
     expect_says(c, "the loss is not finite: precision.compute overflows");
+    write_file("asked.jsonl", "{\"context\": \"5\", \"continuation\": \"6 7\"}\n");
+    for (size_t i = 0; i < HD__COUNT(files); i++) {
+        json_error_t why;
+        c = command_run("eval llama.yaml precision.compute=fp16 data.val_fraction=0.1 eval.batches=1 "
+                        "checkpoint.dir=broken %s not-finite.jsonl",
+                        files[i].flags);
+        expect_code(c, 0);
+        expect_says(c, files[i].says);
+        json_t *o = json_loads(read_file("not-finite.jsonl"), JSON_DISABLE_EOF_CHECK, &why);
+        ck_assert_msg(o && json_is_null(files[i].key ? json_object_get(o, files[i].key)
+                                                     : json_array_get(json_object_get(o, "loglikelihoods"), 1)),
+                      "%s: %s", why.text, read_file("not-finite.jsonl"));
+        json_decref(o);
+        unlink("not-finite.jsonl");
+    }
     for (size_t i = 0; i < HD__COUNT(ways); i++) {
         c = command_run("sample llama.yaml precision.compute=fp16 checkpoint.dir=broken --prompt a --max-new 3 %s",
                         ways[i]);

@@ -187,6 +187,11 @@ START_TEST(every_token)
     c = command_run(EVAL "--per-token mine.npy");
     expect_code(c, 2);
     ck_assert_str_eq(read_file("mine.npy"), "precious");
+    write_file("other.npy.part", "precious");
+    c = command_run(EVAL "--per-token other.npy");
+    expect_code(c, 2);
+    expect_says(c, "--per-token: other.npy.part is there, and heddle did not write it");
+    ck_assert_str_eq(read_file("other.npy.part"), "precious");
     expect_code(command_run(EVAL "--per-token mine.txt"), 2);
     expect_code(command_run(EVAL "--per-token a.npy --requests tok --to b"), 2);
     expect_code(command_run(EVAL "--requests tok"), 2);
