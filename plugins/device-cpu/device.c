@@ -141,9 +141,13 @@ static int32_t prepare(struct hd_device *device, const struct hd_instr_desc *ins
 
 static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err)
 {
-    (void)device, (void)stream;
+    (void)stream;
     kernel->err = err;
+    device->onednn_failed = 0;
     kernel->run(kernel);
+    if (!kernel->failed && device->onednn_failed)
+        return hd_fail(err, HD_E_INTERNAL, "%s: a matrix product of oneDNN failed (status %d): use products: own",
+                       kernel->d.label, (int)device->onednn_failed);
     return kernel->failed;
 }
 

@@ -33,6 +33,7 @@ struct hd_device {
     uint64_t declined[HD_OP_LIMIT / 64];            /* ops whose fast kernel declined: said once */
     void *onednn;                                   /* engine, stream, shared scratch: products/einsum.c */
     void (*onednn_close)(struct hd_device *device); /* frees it; NULL where nothing was opened */
+    int32_t onednn_failed, reserved;                /* the status of a product of this launch */
     struct cpu_block *blocks;
     double peak[3]; /* measured FLOP/s of fp32, bf16 and fp16; 0: not yet */
 };

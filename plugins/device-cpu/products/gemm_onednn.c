@@ -207,8 +207,11 @@ static void product_run(struct cpu_gemm *g, const void *a, const void *b, void *
         args[i] = (dnnl_exec_arg_t){arg_of[i], p->memory[i]};
     }
     set_threads(g->device);
-    dnnl_primitive_execute(p->primitive, p->engine->stream, MEMORIES, args);
-    dnnl_stream_wait(p->engine->stream);
+    dnnl_status_t status = dnnl_primitive_execute(p->primitive, p->engine->stream, MEMORIES, args);
+    if (!status)
+        status = dnnl_stream_wait(p->engine->stream);
+    if (status)
+        g->device->onednn_failed = (int32_t)status;
 }
 
 static dnnl_status_t matrix_desc(desc *md, const struct cpu_matrix *x, int64_t rows, int64_t cols)

@@ -73,6 +73,31 @@ START_TEST(every_device_op_is_supported)
 }
 END_TEST
 
+#ifdef HAVE_ONEDNN
+/* In place of the library's: the plug-in finds that of the program first. */
+int dnnl_primitive_execute(const void *primitive, void *stream, int n, const void *args);
+int dnnl_primitive_execute(const void *primitive, void *stream, int n, const void *args)
+{
+    (void)primitive, (void)stream, (void)n, (void)args;
+    return 5; /* dnnl_runtime_error */
+}
+
+START_TEST(a_failed_product_of_onednn_is_an_error)
+{
+    struct h_device *d = h_open_with(1, H_FAST, "products", 1);
+    struct h_instr *a = h_make(&product, HD_F32, 3);
+    struct hd_kernel *k;
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_int_eq(h_prepare(d, a, &k, &err), HD_OK);
+    ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_E_INTERNAL);
+    ck_assert_ptr_nonnull(strstr(err.message, "a matrix product of oneDNN failed (status 5): use products: own"));
+    d->ops->release(d->device, k);
+    h_free(a);
+    h_close(d);
+}
+END_TEST
+#endif
+
 /* The descriptor, its operands, ranges and tables may be gone when a kernel runs. */
 START_TEST(kernel_keeps_what_it_needs)
 {
@@ -463,6 +488,9 @@ int main(void)
     tcase_add_test(t, kernel_keeps_what_it_needs);
     tcase_add_loop_test(t, nonsense_is_refused, 0, (int)(sizeof wrong / sizeof wrong[0]));
     tcase_add_loop_test(t, damaged_descriptors_do_no_harm, 0, (int)(sizeof valid / sizeof valid[0]));
+#ifdef HAVE_ONEDNN
+    tcase_add_test(t, a_failed_product_of_onednn_is_an_error);
+#endif
     tcase_add_test(t, operands_without_memory_are_refused);
     tcase_add_test(t, slow_kernels_are_announced_once);
     tcase_add_test(t, an_optimizers_step_is_called);
