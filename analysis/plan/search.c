@@ -300,20 +300,20 @@ const char *hd__plan_binds(const struct hd__plan *p, const struct hd__machine *m
     return binds;
 }
 
-/* If two take the same time, the one of the smaller words is first, in whatever order they were tried. */
-static int is_faster(const struct hd__plan *plan, const char *words, const struct hd__search_plan *than)
+/* If two take the same time, the one of the smaller lines is first, in whatever order they were tried. */
+static int is_faster(const struct hd__plan *plan, const char *lines, const struct hd__search_plan *than)
 {
-    return plan->seconds != than->plan.seconds ? plan->seconds < than->plan.seconds : strcmp(words, than->words) < 0;
+    return plan->seconds != than->plan.seconds ? plan->seconds < than->plan.seconds : strcmp(lines, than->lines) < 0;
 }
 
 /* Its place among the best, or behind them. */
 static uint32_t place_of(const struct hd__search *out, const struct hd__candidate *c, const struct hd__plan *plan)
 {
-    char *words = hd__candidate_words(c, "' '");
+    char *lines = hd__candidate_words(c, "\n");
     uint32_t at = out->n_best;
-    while (at > 0 && is_faster(plan, words, &out->best[at - 1]))
+    while (at > 0 && is_faster(plan, lines, &out->best[at - 1]))
         at--;
-    free(words);
+    free(lines);
     return at;
 }
 
@@ -322,6 +322,7 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
 {
     struct hd__search *out = s->out;
     struct hd__text yaml = {0};
+    char *words = hd__candidate_words(c, "' '");
     if (out->n_best == HD__SEARCH_BEST) {
         free(out->best[--out->n_best].words);
         free(out->best[out->n_best].lines);
@@ -330,13 +331,14 @@ static void keep(struct search *s, const struct hd__candidate *c, const struct h
     memmove(&out->best[at + 1], &out->best[at], (out->n_best - at) * sizeof out->best[0]);
     out->n_best++;
     hd__job_print(job, &yaml);
-    out->best[at] = (struct hd__search_plan){.words = hd__candidate_words(c, "' '"),
+    out->best[at] = (struct hd__search_plan){.words = hd__format("'%s'", words),
                                              .lines = hd__candidate_words(c, "\n"),
                                              .job = yaml.at,
                                              .plan = *plan,
                                              .of = *c,
                                              .bound = c->bound,
                                              .binds = hd__plan_binds(plan, s->r->machine)};
+    free(words);
 }
 
 /* Counts one that is too large, and keeps what the smallest of these needs. */
@@ -546,7 +548,7 @@ void hd__search_text(const struct hd__search *s, struct hd__text *out)
     for (uint32_t i = 0; i < s->n_best; i++) {
         const struct hd__search_plan *b = &s->best[i];
         double mfu = b->plan.model_flops / b->plan.seconds / b->plan.peak_flops;
-        hd__text_add(out, "%-4u %-9s %4.1f %% %5.1f %% %-10s %-22s '%s'\n", i + 1,
+        hd__text_add(out, "%-4u %-9s %4.1f %% %5.1f %% %-10s %-22s %s\n", i + 1,
                      hd__seconds_text(b->plan.seconds, seconds), 100 * mfu, 100 * b->plan.bubble,
                      hd__bytes_text((uint64_t)b->plan.peak, bytes), b->binds, b->words);
     }

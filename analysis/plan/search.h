@@ -27,8 +27,7 @@ struct hd__search_request {
 };
 
 struct hd__search_plan {
-    char
-        *words; /* the overrides that make it, for a shell that puts the whole in single quotes: "mesh=...' 'data..." */
+    char *words; /* the overrides that make it, for a shell: "'mesh=...' 'data...'" */
     char *lines; /* the same, a line each */
     char *job;   /* the resolved job, as YAML */
     struct hd__plan plan;

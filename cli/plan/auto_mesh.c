@@ -159,12 +159,12 @@ static int32_t search(const struct hd__cli_job_arguments *arguments, int64_t ran
     if (rc)
         return hd__job_locate_error(job, chosen_key(job), err);
     const struct hd__search_plan *best = found.best, *next = found.n_best > 1 ? best + 1 : NULL;
-    char *beaten = next ? hd__format(", %.1f %% less than the next of %u, '%s'",
+    char *beaten = next ? hd__format(", %.1f %% less than the next of %u, %s",
                                      100 * (1 - best->plan.seconds / next->plan.seconds), found.candidates, next->words)
                         : hd__strdup(", the only one that fits"),
          *replaced = name_replaced(job, best->lines);
     loaded->chosen =
-        hd__format("%s: auto: '%s': %s a step planned for %lld ranks of %s%s%s", chosen_key(job), best->words,
+        hd__format("%s: auto: %s: %s a step planned for %lld ranks of %s%s%s", chosen_key(job), best->words,
                    hd__seconds_text(best->plan.seconds, step), (long long)ranks, m->name, beaten, replaced);
     loaded->words = hd__strdup(best->lines);
     free(beaten);

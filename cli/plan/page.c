@@ -277,15 +277,10 @@ static void put_plan(FILE *file, const struct hd__plan_page *page, const json_t 
 
 /* ---- several */
 
-/* Plans of a search: words are for a shell, in single quotes. */
 static void put_found(FILE *file, const json_t *plan, const json_t *plans, int is_fewest)
 {
-    json_t *rows = json_deep_copy(plans), *row;
-    size_t i;
-    json_array_foreach(rows, i, row)
-        json_object_set_new(row, "words", json_sprintf("'%s'", hd__json_word(row, "words")));
     fprintf(file, "<h2>The %s</h2>\n", is_fewest ? "fewest ranks" : "fastest");
-    put_table(file, rows,
+    put_table(file, plans,
               is_fewest ? "bound by: what one rank less lacks" : "bound: none of this mesh and recompute is faster",
               "step_s", plan_columns, HD__COUNT(plan_columns));
     if (!is_fewest)
@@ -294,7 +289,6 @@ static void put_found(FILE *file, const json_t *plan, const json_t *plans, int i
                 "because their bounds are above the last of these</p>\n",
                 hd__json_number(plan, "candidates"), hd__json_number(plan, "tried"), hd__json_number(plan, "refused"),
                 hd__json_number(plan, "too_large"), hd__json_number(plan, "slower"));
-    json_decref(rows);
 }
 
 static void put_scaling(FILE *file, const json_t *rows)

@@ -143,7 +143,7 @@ static int print_fewest(const struct plan_request *r, const struct hd__search *f
     const char *binds = *below->message ? below->message : "one rank is the least";
     char step[32], bytes[32];
     if (!r->json)
-        printf("%7s %9s %8s %11s  %s\n%7lld %9s %6.1f %% %11s  '%s'\non one less: %s\n\n# its job file\n%s", "ranks",
+        printf("%7s %9s %8s %11s  %s\n%7lld %9s %6.1f %% %11s  %s\non one less: %s\n\n# its job file\n%s", "ranks",
                "step", "MFU", "memory", "words", (long long)ranks, hd__seconds_text(best->plan.seconds, step),
                100 * best->plan.model_flops / best->plan.seconds / best->plan.peak_flops,
                hd__bytes_text((uint64_t)best->plan.peak, bytes), best->words, binds, best->job);
