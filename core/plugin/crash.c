@@ -26,11 +26,14 @@ static char lines[HD__COUNT(crashes)][256];
 static char process[128]; /* as messages call it */
 static pid_t pid;         /* of the process that asked; its children end as they like */
 
-static char opening[4200];
+static char calling[4200];
+static unsigned patience;
 
-void hd__crash_note_opening(const char *path)
+void hd__crash_note_call(const char *function, const char *path)
 {
-    snprintf(opening, sizeof opening, "%s%s", path ? "a constructor of " : "", path ? path : "");
+    snprintf(calling, sizeof calling, "%s%s%s", path ? function : "", path ? " " : "", path ? path : "");
+    if (patience)
+        alarm(path ? patience : 0);
 }
 
 void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to)
@@ -78,7 +81,7 @@ static const char *plugin_on_stack(void)
     int n = backtrace(frames, HD__COUNT(frames));
     for (int k = 0; k < n && !plugin; k++)
         plugin = plugin_at((uintptr_t)frames[k]);
-    return plugin || !*opening ? plugin : opening;
+    return plugin || !*calling ? plugin : calling;
 }
 
 /* The line comes in parts: a stack that the crash has destroyed may end the process while it is walked. */
@@ -98,6 +101,21 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     say(plugin ? plugin : "");
     say("\n");
     raise(sig); /* SA_RESETHAND: the default ends the process */
+}
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+    say("error: ");
+    say(calling);
+    say(" does not return: mend the plug-in, or take it out of the folder\n");
+    _exit(1);
+}
+
+void hd__crash_set_patience(unsigned seconds)
+{
+    patience = seconds;
+    signal(SIGALRM, on_alarm);
 }
 
 /* exit() from a plug-in's call would look like a process that is through. */

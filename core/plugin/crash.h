@@ -8,8 +8,10 @@
  * the process; `bus` follows the name of SIGBUS. exit() in a plug-in's call is named too, and its code is not 0. Again
  * after code of libraries ran, which may have handlers of its own. */
 void hd__crash_catch(const char *who, const char *bus);
-/* A plug-in's file is being opened, and its constructors run; NULL: no longer. */
-void hd__crash_note_opening(const char *path);
+/* A function of a plug-in's file is being called ("a constructor of"); path NULL: no longer. One that does not return
+ * in so many seconds, 0: for ever, ends the process with exit code 1 and a line that names it. */
+void hd__crash_note_call(const char *function, const char *path);
+void hd__crash_set_patience(unsigned seconds);
 /* The code of a plug-in's file lies at [from, to). */
 void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to);
 

@@ -95,9 +95,9 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
 {
     /* dlopen searches the system's folders for a name without a slash. */
     char *file = strchr(path, '/') ? hd__strdup(path) : hd__format("./%s", path);
-    hd__crash_note_opening(file);
+    hd__crash_note_call("a constructor of", file);
     void *handle = open_library(file);
-    hd__crash_note_opening(NULL);
+    hd__crash_note_call("", NULL);
     hd_plugin_entry entry;
     int32_t r;
     if (!handle) {
@@ -112,7 +112,9 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
     *(void **)&entry = dlsym(handle, HD_PLUGIN_SYMBOL); /* the cast that POSIX prescribes */
     if (!entry)
         return no_entry(path, handle, err);
+    hd__crash_note_call(HD_PLUGIN_SYMBOL "() of", path);
     *plugin = entry();
+    hd__crash_note_call("", NULL);
     return *plugin ? HD_OK
                    : hd_fail(err, HD_E_UNSUPPORTED,
                              "plugin %s: " HD_PLUGIN_SYMBOL "() returned NULL: return the descriptor", path);

@@ -1,4 +1,5 @@
 /* The registry: search folders, loaded components, lookup by name. */
+#include "core/plugin/crash.h"
 #include "core/plugin/internal.h"
 
 #include <stdlib.h>
@@ -204,7 +205,9 @@ int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char 
 int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
+    hd__crash_note_call("the probe of", component->path);
     int32_t r = component->probe ? component->probe(registry->host, &why) : HD_OK;
+    hd__crash_note_call("", NULL);
     if (r == HD_OK)
         return HD_OK;
     return hd_fail(err, r, "plugin %s cannot be used on this machine: %s", component->label,

@@ -4,6 +4,7 @@
 #include "core/plugin/folders.h" /* from meson */
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -75,7 +76,7 @@ uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char 
         for (int nested = 0; nested < 2 && n < 2; nested++) {
             char *path =
                 hd__format("%s/%s%s" PREFIX "%s" SUFFIX, folders->at[i], nested ? label : "", nested ? "/" : "", label);
-            if (access(path, F_OK) == 0 && !(n && hd__same_file(paths[0], path)))
+            if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0 && !(n && hd__same_file(paths[0], path)))
                 paths[n++] = path;
             else
                 free(path);

@@ -1,5 +1,7 @@
 /* One optimizer plugin with one fault each: FAULT_xxx is defined by the build. Without a fault it is a good
  * plugin. NAME is the component's name. */
+#include <unistd.h>
+
 #include "heddle/host.h"
 #include "heddle/optimizer.h"
 
@@ -37,6 +39,27 @@ static int32_t step(const void *settings, const struct hd_optim_args *a)
         a->param[i] -= (float)(learning_rate(settings) * a->grad[i]);
     return HD_OK;
 }
+
+#if defined HANGS_CONSTRUCTOR || defined HANGS_ENTRY || defined HANGS_PROBE
+static int32_t hang(void)
+{
+    while (pause())
+        continue;
+    return HD_OK;
+}
+#endif
+#ifdef HANGS_CONSTRUCTOR
+__attribute__((constructor)) static void construct(void)
+{
+    hang();
+}
+#elif defined HANGS_PROBE
+static int32_t probe(const struct hd_host *host, struct hd_error *err)
+{
+    (void)host, (void)err;
+    return hang();
+}
+#endif
 
 #ifdef FAULT_PROBE
 static int32_t probe(const struct hd_host *host, struct hd_error *err)
@@ -157,7 +180,7 @@ static const struct hd_component component = {
     .option_size = sizeof options[0],
 #endif
     .settings_size = sizeof(struct settings),
-#ifdef FAULT_PROBE
+#if defined FAULT_PROBE || defined HANGS_PROBE
     .probe = probe,
 #endif
 #ifdef LATER_OPS
@@ -227,6 +250,8 @@ const struct hd_plugin *heddle_plugin_v2(void)
 __attribute__((used)) static const struct hd_plugin *const unseen = &plugin;
 #elif defined FAULT_RETURNS_NULL
 HD_PLUGIN_EXPORT(*(const struct hd_plugin *)(plugin.struct_size ? NULL : &plugin))
+#elif defined HANGS_ENTRY
+HD_PLUGIN_EXPORT(*(const struct hd_plugin *)(hang() ? NULL : &plugin))
 #else
 HD_PLUGIN_EXPORT(plugin)
 #endif

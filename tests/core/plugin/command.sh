@@ -19,6 +19,16 @@ try()
     esac
 }
 
+# Calls that do not return are waited for beside all else.
+hangs=$(mktemp -d)
+trap 'rm -rf "$hangs"' EXIT
+for one in constructor probe; do
+    mkdir "$hangs/$one"
+    ln -s "$faulty/hangs-$one.so" "$hangs/$one/heddle-optim-hangs.so"
+done
+(HEDDLE_PLUGIN_PATH=$hangs/constructor "$heddle" plugins; echo $?) >"$hangs/plugins" 2>&1 &
+(HEDDLE_PLUGIN_PATH=$hangs/probe "$heddle" test optim-hangs; echo $?) >"$hangs/test" 2>&1 &
+
 try 2 "usage: heddle COMMAND"
 try 0 "usage: heddle COMMAND" --help
 try 0 "usage: heddle COMMAND" help
@@ -73,3 +83,12 @@ try 0 '"reason": "plugin optim-probe cannot be used on this machine: no unicorn 
 
 export HEDDLE_PLUGIN_PATH=/no/such/folder
 try 2 "HEDDLE_PLUGIN_PATH: '/no/such/folder' is not a folder" plugins
+
+wait
+for one in plugins test; do
+    case $(cat "$hangs/$one") in
+    "error: a constructor of $hangs/constructor/heddle-optim-hangs.so does not return: "*1) ;;
+    "error: the probe of $hangs/probe/heddle-optim-hangs.so does not return: "*1) ;;
+    *) echo "heddle $one: $(cat "$hangs/$one")" >&2; exit 1 ;;
+    esac
+done

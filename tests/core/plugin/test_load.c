@@ -2,8 +2,10 @@
 #include <check.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/plugin/crash.h"
 #include "core/plugin/plugin.h"
 #include "tests/suite.h"
 #include "tests/support/linked.h"
@@ -127,6 +129,15 @@ START_TEST(not_an_object_file)
     write_file("heddle-optim-text.so", "this is no shared object\n");
     ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
     assert_refused("text", HD_E_UNSUPPORTED, "cannot be loaded");
+}
+END_TEST
+
+/* A listing has it, so a search has to find it. */
+START_TEST(a_link_to_nothing)
+{
+    link_plugin("of-no-file", "heddle-optim-astray.so");
+    ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
+    assert_refused("astray", HD_E_UNSUPPORTED, "heddle-optim-astray.so cannot be loaded: ");
 }
 END_TEST
 
@@ -254,6 +265,44 @@ START_TEST(probe_that_refuses)
     ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "probe", &c, &err), HD_OK);
     ck_assert_int_eq(hd__plugin_probe(registry, c, &err), HD_E_UNSUPPORTED);
     ck_assert_str_eq(err.message, "plugin optim-probe cannot be used on this machine: no unicorn in slot 7");
+}
+END_TEST
+
+/* ---- what does not return */
+
+START_TEST(a_call_that_does_not_return_is_named)
+{
+    static const struct {
+        const char *file, *says;
+    } all[] = {{"constructor", "error: a constructor of %s/heddle-optim-hangs.so does not return: "},
+               {"entry", "error: heddle_plugin_v1() of %s/heddle-optim-hangs.so does not return: "},
+               {"probe", "error: the probe of %s/heddle-optim-hangs.so does not return: "}};
+    char *target = hd__format(FAULTY "/hangs-%s.so", all[_i].file),
+         *path = hd__format("%s/heddle-optim-hangs.so", folder);
+    char *said = hd__format("%s/said", folder), *wanted = hd__format(all[_i].says, folder), is[512] = "";
+    int status;
+    ck_assert_int_eq(symlink(target, path), 0);
+    ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
+    pid_t pid = fork();
+    if (!pid) {
+        const struct hd__component *c = NULL;
+        ck_assert_ptr_nonnull(freopen(said, "w", stderr));
+        hd__crash_set_patience(1);
+        if (!hd__plugin_find(registry, HD_KIND_OPTIMIZER, "hangs", &c, &err))
+            hd__plugin_probe(registry, c, &err);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    FILE *file = fopen(said, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(is, sizeof is, file));
+    fclose(file);
+    ck_assert_msg(!strncmp(is, wanted, strlen(wanted)), "%s", is);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    free(target);
+    free(path);
+    free(said);
+    free(wanted);
 }
 END_TEST
 
@@ -423,6 +472,7 @@ int main(void)
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, every_fault_has_its_own_message, 0, (int)HD__COUNT(refusals));
     tcase_add_test(c, not_an_object_file);
+    tcase_add_test(c, a_link_to_nothing);
     tcase_add_test(c, absent_file_suggests_the_nearest);
     tcase_add_test(c, not_built_says_why);
     tcase_add_test(c, duplicate_names_both_paths);
@@ -434,6 +484,7 @@ int main(void)
     tcase_add_test(c, folder_that_is_none);
     tcase_add_test(c, environment);
     tcase_add_test(c, probe_that_refuses);
+    tcase_add_loop_test(c, a_call_that_does_not_return_is_named, 0, 3);
     tcase_add_test(c, an_alias_finds_its_component);
     tcase_add_test(c, an_alias_is_of_one_kind);
     tcase_add_test(c, two_with_one_alias);
