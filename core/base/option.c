@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#define NAME_LETTERS "abcdefghijklmnopqrstuvwxyz0123456789_.-"
+#define KNOWN_FLAGS (HD_OPTION_GLOBAL | HD_OPTION_REQUIRED | HD_OPTION_PATH | HD_OPTION_FIXED)
+
 struct hd_option hd__option_at(const struct hd__options *table, size_t i)
 {
     struct hd_option option = {0};
@@ -103,6 +106,23 @@ static int32_t check_words(const struct hd_option *o, struct hd_error *err)
     return rc;
 }
 
+static int32_t check_needs(const struct hd_option *o, struct hd_error *err)
+{
+    for (const char *at = o->needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
+        size_t n = strspn(at, NAME_LETTERS);
+        const char *word = at + n + (at[n] == '!');
+        int bad = !n || *word != '=';
+        while (!bad && (*word == '=' || *word == '|')) {
+            bad = strcspn(word + 1, "|&") == 0;
+            word += 1 + strcspn(word + 1, "|&");
+        }
+        if (bad)
+            return hd_fail(err, HD_E_INVALID, "option %s needs '%s': KEY=VALUE|VALUE and KEY!=VALUE, joined by &",
+                           o->name, o->needs);
+    }
+    return HD_OK;
+}
+
 static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size, struct hd_error *err)
 {
     struct hd_option option = hd__option_at(table, i);
@@ -111,10 +131,13 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
         return hd_fail(err, HD_E_INVALID, "option %zu has no name", i);
     if (!strcmp(option.name, "use"))
         return hd_fail(err, HD_E_INVALID, "no option may be called use: it names the component");
-    if (option.name[strspn(option.name, "abcdefghijklmnopqrstuvwxyz0123456789_.-")])
+    if (option.name[strspn(option.name, NAME_LETTERS)])
         return hd_fail(err, HD_E_INVALID, "option %s: names are lower-case letters, digits, _ - and .", option.name);
     if (!bytes)
         return hd_fail(err, HD_E_INVALID, "option %s has the unknown type %u", option.name, option.type);
+    if (option.flags & ~KNOWN_FLAGS)
+        return hd_fail(err, HD_E_INVALID, "option %s has the unknown flag %#x", option.name,
+                       option.flags & ~KNOWN_FLAGS);
     if (bytes > settings_size || option.offset > settings_size - bytes || option.offset % HD__MIN(bytes, (size_t)8))
         return hd_fail(err, HD_E_INVALID, "option %s: %zu bytes at offset %zu do not fit settings of %zu bytes",
                        option.name, bytes, option.offset, settings_size);
@@ -135,7 +158,8 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
             return hd_fail(err, HD_E_INVALID, "options %s and %s share their field, at offset %zu: give each its own",
                            other.name, option.name, option.offset);
     }
-    return check_words(&option, err);
+    int32_t rc = check_needs(&option, err);
+    return rc ? rc : check_words(&option, err);
 }
 
 int32_t hd__options_check(const struct hd__options *table, size_t settings_size, struct hd_error *err)

@@ -510,6 +510,21 @@ START_TEST(bad_section)
 }
 END_TEST
 
+/* A key has one reader. */
+START_TEST(shared_key)
+{
+    static const struct hd_option named = {.name = "timeout", .type = HD_OPT_INT, .help = "seconds"},
+                                  called = {.name = "limit", .type = HD_OPT_INT, .aliases = "timeout", .help = "s"};
+    struct hd__job *job = load(full_job, NULL, NULL, NULL);
+    int64_t value;
+    ck_assert_int_eq(hd__job_section_parse(job, job->comm, &named, 1, sizeof named, &value, &err), HD_E_UNSUPPORTED);
+    ck_assert_str_eq(err.message,
+                     "plugin comm-shm: its option timeout is a key of heddle's own in section comm: rename it");
+    ck_assert_int_eq(hd__job_section_parse(job, job->comm, &called, 1, sizeof called, &value, &err), HD_E_UNSUPPORTED);
+    hd__job_free(job);
+}
+END_TEST
+
 /* comm, data and checkpoint are read by the core and by the plugin; the plugin's reading finds what neither knows.
  */
 START_TEST(shared_section)
@@ -599,6 +614,7 @@ int main(void)
     tcase_add_test(tc, at_most_twenty);
     tcase_add_test(tc, too_many_ranks);
     tcase_add_test(tc, shared_section);
+    tcase_add_test(tc, shared_key);
     tcase_add_test(tc, required_option);
     tcase_add_test(tc, huge);
     return suite_run_case("bad jobs", tc);

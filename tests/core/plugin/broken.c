@@ -85,6 +85,18 @@ static const struct hd_option options[] = {
      .help = "no number",
      .type = HD_OPT_INT,
      .offset = offsetof(struct settings, count)},
+#elif defined FAULT_OPTION_NEEDS
+    {.name = "count",
+     .help = "needs",
+     .type = HD_OPT_INT,
+     .needs = FAULT_OPTION_NEEDS,
+     .offset = offsetof(struct settings, count)},
+#elif defined FAULT_OPTION_FLAGS
+    {.name = "count",
+     .help = "flags",
+     .type = HD_OPT_INT,
+     .flags = HD_OPTION_GLOBAL | 1u << 20,
+     .offset = offsetof(struct settings, count)},
 #elif defined FAULT_OPTION_HELP
     {.name = "count", .type = HD_OPT_INT, .offset = offsetof(struct settings, count)},
 #elif defined FAULT_OPTION_TWICE
