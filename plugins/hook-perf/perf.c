@@ -4,11 +4,11 @@
 
 #include "../common/hook_file.h"
 
-/* Operations of one kind in one group with at most 2^bits bytes on the larger side. */
+/* Operations of one kind in one group with at most `up_to` bytes, 0 or a power of two, on the larger side. */
 struct row {
     const char *group;
-    uint32_t coll, bits;
-    uint64_t n, failed;
+    uint32_t coll, reserved;
+    uint64_t up_to, n, failed;
     double bytes, seconds, least, most; /* bytes: of the larger side */
 };
 
@@ -33,11 +33,11 @@ static int32_t perf_open(const struct hd_host *host, const void *settings, const
 }
 
 /* NULL: out of memory. */
-static struct row *row_of(struct hd_hook *h, const struct hd_hook_op *op, uint32_t bits)
+static struct row *row_of(struct hd_hook *h, const struct hd_hook_op *op, uint64_t up_to)
 {
     for (size_t i = 0; i < h->n; i++) {
         struct row *r = &h->rows[i];
-        if (r->coll == op->call->coll && r->bits == bits && !strcmp(r->group, op->group->name))
+        if (r->coll == op->call->coll && r->up_to == up_to && !strcmp(r->group, op->group->name))
             return r;
     }
     if (h->n == h->room) {
@@ -48,7 +48,7 @@ static struct row *row_of(struct hd_hook *h, const struct hd_hook_op *op, uint32
         h->rows = rows;
         h->room = room;
     }
-    h->rows[h->n] = (struct row){.group = op->group->name, .coll = op->call->coll, .bits = bits, .least = 1e300};
+    h->rows[h->n] = (struct row){.group = op->group->name, .coll = op->call->coll, .up_to = up_to, .least = 1e300};
     return &h->rows[h->n++];
 }
 
@@ -59,7 +59,7 @@ static int32_t perf_end(struct hd_hook *h, struct hd_hook_op *op, int32_t code, 
     struct row *r;
     hd_hook_op_bytes(op, &sent, &received);
     most = sent > received ? sent : received;
-    r = row_of(h, op, most > 1 ? 64 - (uint32_t)__builtin_clzll(most - 1) : 0);
+    r = row_of(h, op, most > 1 ? UINT64_C(1) << (64 - __builtin_clzll(most - 1)) : most);
     if (!r)
         return code ? code : hd_fail(err, HD_E_NOMEM, "comm.hooks: perf: no memory for %zu rows", h->n + 1);
     r->n++;
@@ -77,7 +77,7 @@ static int by_group_and_size(const void *a, const void *b)
     int order = strcmp(x->group, y->group);
     if (!order)
         order = (x->coll > y->coll) - (x->coll < y->coll);
-    return order ? order : (x->bits > y->bits) - (x->bits < y->bits);
+    return order ? order : (x->up_to > y->up_to) - (x->up_to < y->up_to);
 }
 
 /* ---- the table of rank 0 */
@@ -101,9 +101,8 @@ static void print(const struct hd_hook *h)
     for (size_t i = 0; i < h->n; i++) {
         const struct row *r = &h->rows[i];
         fprintf(stderr, "  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group,
-                hd_hook_coll_name(r->coll), r->bits ? bytes_text(UINT64_C(1) << r->bits, bytes) : "0 B", r->n,
-                r->least * 1e6, r->seconds / (double)r->n * 1e6, r->most * 1e6,
-                r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
+                hd_hook_coll_name(r->coll), bytes_text(r->up_to, bytes), r->n, r->least * 1e6,
+                r->seconds / (double)r->n * 1e6, r->most * 1e6, r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
     }
 }
 
@@ -141,8 +140,8 @@ static void write_json(const void *user, FILE *f)
         fprintf(f,
                 "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"up_to_bytes\": %" PRIu64 ", \"calls\": %" PRIu64
                 ", \"failed\": %" PRIu64 ", \"bytes\": %.0f, \"seconds\": %.9f, \"least_s\": %.9f, \"most_s\": %.9f}",
-                i ? "," : "", r->group, hd_hook_coll_name(r->coll), r->bits ? UINT64_C(1) << r->bits : 0, r->n,
-                r->failed, r->bytes, r->seconds, r->least, r->most);
+                i ? "," : "", r->group, hd_hook_coll_name(r->coll), r->up_to, r->n, r->failed, r->bytes, r->seconds,
+                r->least, r->most);
     }
     fputs("], \"algorithms\": [", f);
     h->place->api->each_algorithm(h->place, write_algorithm, &algorithms);

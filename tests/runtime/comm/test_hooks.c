@@ -158,13 +158,16 @@ static int is_seen(struct rank *rank)
 {
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
-    struct hd_comm_call call = sum(0, 1, 1000), little = sum(0, 1, 1);
+    struct hd_comm_call call = sum(0, 1, 1000), little = sum(0, 1, 1), byte = sum(0, 1, 1), empty = sum(0, 1, 0);
+    byte.dtype = HD_U8;
     if (wrap(rank, "trace", "most=25") || wrap(rank, "perf", NULL) || group_of_all(rank, "world", &group))
         return 1;
     for (int i = 0; i < 20; i++)
         EXPECT(!run(rank, group, &call, &err), "%s", err.message);
     for (int i = 0; i < 10; i++)
         EXPECT(!run(rank, group, &little, &err), "%s", err.message);
+    EXPECT(!run(rank, group, &byte, &err), "%s", err.message);
+    EXPECT(!run(rank, group, &empty, &err), "%s", err.message);
     return 0; /* files are written when it closes */
 }
 
@@ -189,7 +192,7 @@ static void expect_seen(int rank)
     json_t *trace = read_json("trace", rank), *perf = read_json("perf", rank);
     json_t *events = json_object_get(trace, "traceEvents"), *rows = json_object_get(perf, "rows");
     ck_assert_uint_eq(json_array_size(events), 1 + 2 * 25);
-    ck_assert_int_eq(number(json_object_get(trace, "otherData"), "not_kept"), 5);
+    ck_assert_int_eq(number(json_object_get(trace, "otherData"), "not_kept"), 7);
     for (size_t i = 1; i < json_array_size(events); i += 2) {
         const json_t *b = json_array_get(events, i), *e = json_array_get(events, i + 1);
         ck_assert_str_eq(json_string_value(json_object_get(b, "name")), "all_reduce");
@@ -199,12 +202,13 @@ static void expect_seen(int rank)
         ck_assert_double_le(json_number_value(json_object_get(b, "ts")), json_number_value(json_object_get(e, "ts")));
         ck_assert_int_eq(number(json_object_get(b, "args"), "seq"), (json_int_t)(i + 1) / 2);
     }
-    ck_assert_uint_eq(json_array_size(rows), 2);
-    ck_assert_int_eq(number(json_array_get(rows, 0), "calls"), 10);
-    ck_assert_int_eq(number(json_array_get(rows, 0), "up_to_bytes"), 4);
-    ck_assert_int_eq(number(json_array_get(rows, 1), "calls"), 20);
-    ck_assert_int_eq(number(json_array_get(rows, 1), "bytes"), 80000);
-    ck_assert_int_eq(number(json_array_get(rows, 1), "up_to_bytes"), 4096);
+    ck_assert_uint_eq(json_array_size(rows), 4);
+    for (size_t i = 0; i < 4; i++) {
+        static const int wanted[4][3] = {{1, 0, 0}, {1, 1, 1}, {10, 40, 4}, {20, 80000, 4096}};
+        ck_assert_int_eq(number(json_array_get(rows, i), "calls"), wanted[i][0]);
+        ck_assert_int_eq(number(json_array_get(rows, i), "bytes"), wanted[i][1]);
+        ck_assert_int_eq(number(json_array_get(rows, i), "up_to_bytes"), wanted[i][2]);
+    }
     json_decref(trace);
     json_decref(perf);
 }
