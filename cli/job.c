@@ -98,12 +98,6 @@ int hd__cli_print_error(const struct hd_error *err, int code)
     return code;
 }
 
-int hd__cli_print_load_error(const struct hd_error *err)
-{
-    int refused = err->code == HD_E_NOTFOUND || err->code == HD_E_INVALID || err->code == HD_E_MISMATCH;
-    return hd__cli_print_error(err, refused ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
-}
-
 /* All mistakes of keys and values at once. */
 static int print_mistakes(struct hd__cli_job *loaded)
 {

@@ -90,7 +90,5 @@ int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_
 
 /* Prints an error; returns `code`. */
 int hd__cli_print_error(const struct hd_error *err, int code);
-/* The error of a command that loads weights; returns its exit code. */
-int hd__cli_print_load_error(const struct hd_error *err);
 
 #endif

@@ -268,7 +268,7 @@ static int check_output(const struct sample_request *r)
     if (r->ignore_eos && !r->text.ends.count)
         hd__log(HD_LOG_WARN, NULL, "--ignore-eos has no effect: no token is known that ends a text");
     hd__sample_output_close(&out);
-    return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
+    return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
 static int32_t generate(struct sample_request *r, struct hd__train_session *session, struct hd_error *err)
@@ -313,7 +313,8 @@ static int run_rank(void *user, const struct hd__launch_env *env)
     if (!rc)
         rc = generate(r, &session, &err);
     if (rc)
-        code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening) : hd__cli_print_load_error(&err);
+        code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening)
+                             : hd__cli_print_error(&err, opening ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
     hd__train_session_close(&session, rc && env->size > 1);
     return code;
 }

@@ -104,7 +104,8 @@ static int run_rank(void *user, const struct hd__launch_env *env)
     else if (!rc)
         rc = evaluate(&session, r->split, step, r->json, &err);
     if (rc)
-        code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening) : hd__cli_print_load_error(&err);
+        code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening)
+                             : hd__cli_print_error(&err, opening ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
     hd__train_session_close(&session, rc && env->size > 1);
     return code;
 }
@@ -142,7 +143,7 @@ static int check_inputs(struct eval_request *r)
     int32_t rc = r->requests.path ? read_requests(r, &err) : check_part(r->loaded.compiled, r->split, &err);
     if (!rc && r->per_token)
         rc = hd__eval_per_token_check(r->per_token, &err);
-    return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
+    return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
 static int check_flags(const struct eval_request *r)
