@@ -84,14 +84,15 @@ static int32_t list(struct ckpt_request *r, struct hd_error *err)
     uint64_t *steps = NULL;
     uint32_t n = 0, torn = 0;
     json_t *rows = json_array();
+    char why[HD__TORN_REASON];
     int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, &torn, err), damaged = HD_OK;
     if (!rc && torn) { /* or one that a running job removed just then */
         free(steps);
         rc = hd__ckpt_list_steps(&r->store, &steps, &n, &torn, err);
     }
     for (uint32_t i = n; i < n + torn && !rc; i++)
-        fprintf(stderr, "step-%08llu has no index.json that can be read, so it is no checkpoint\n",
-                (unsigned long long)steps[i]);
+        fprintf(stderr, "step-%08llu has no index.json that can be read%s, so it is no checkpoint\n",
+                (unsigned long long)steps[i], hd__ckpt_torn_reason(&r->store, steps[i], why));
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct hd__ckpt *ckpt;
         char name[32], bytes[32];

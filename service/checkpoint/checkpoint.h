@@ -112,6 +112,8 @@ void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *saver); /* join
 
 /* ---- loading */
 
+enum { HD__TORN_REASON = 512 };
+
 /* "step-00000100" */
 void hd__ckpt_step_name(uint64_t step, char name[32]);
 /* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. A newer folder without an index
@@ -121,6 +123,9 @@ int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struc
  * checkpoints, follow in it, oldest first. */
 int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint32_t *torn,
                             struct hd_error *err);
+
+/* Of the folder of a step without an index that can be read: why, as " (PATH: Permission denied)"; "": there is none. */
+const char *hd__ckpt_torn_reason(const struct hd__ckpt_store *store, uint64_t step, char text[HD__TORN_REASON]);
 
 struct hd__ckpt; /* an open checkpoint: its index */
 int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **ckpt,

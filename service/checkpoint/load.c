@@ -81,17 +81,30 @@ int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps
     return HD_OK;
 }
 
+const char *hd__ckpt_torn_reason(const struct hd__ckpt_store *store, uint64_t step, char text[HD__TORN_REASON])
+{
+    struct hd_error why = HD_ERROR_INIT;
+    uint64_t bytes;
+    char name[32];
+    hd__ckpt_step_name(step, name);
+    int32_t rc = store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &why);
+    snprintf(text, HD__TORN_REASON, rc && rc != HD_E_NOTFOUND ? " (%s)" : "", why.message);
+    return text;
+}
+
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err)
 {
     uint64_t *steps = NULL, torn;
     uint32_t n = 0, n_torn = 0;
+    char why[HD__TORN_REASON];
     int32_t rc = hd__ckpt_list_steps(store, &steps, &n, &n_torn, err);
     if (!rc && n)
         hd__ckpt_step_name(steps[n - 1], name);
     torn = n_torn ? steps[n + n_torn - 1] : 0;
     if (!rc && torn > (n ? steps[n - 1] : 0) && store->peers.rank == 0)
-        hd__log(HD_LOG_WARN, NULL, "step-%08lu has no index.json that can be read, so it is no checkpoint: %s%s",
-                (unsigned long)torn, n ? "the newest is " : "there is no other", n ? name : "");
+        hd__log(HD_LOG_WARN, NULL, "step-%08lu has no index.json that can be read%s, so it is no checkpoint: %s%s",
+                (unsigned long)torn, hd__ckpt_torn_reason(store, torn, why), n ? "the newest is " : "there is no other",
+                n ? name : "");
     if (!rc && !n)
         rc = hd_fail(err, HD_E_NOTFOUND, "there is no checkpoint");
     free(steps);

@@ -285,7 +285,11 @@ START_TEST(only_torn)
     expect_code(command_run(PART "checkpoint.resume=never"), 2);
     c = command_run("ckpt ls llama.yaml checkpoint.dir=part");
     expect_code(c, 0);
-    expect_says(c, "step-00000010 has no index.json that can be read");
+    expect_says(c, "step-00000010 has no index.json that can be read, so it is no checkpoint");
+    ck_assert_int_eq(symlink("index.json", "part/step-00000010/index.json"), 0); /* as one without permission */
+#define LOOPED "step-00000010/index.json: Too many levels of symbolic links), so it is no checkpoint"
+    expect_says(command_run("ckpt ls llama.yaml checkpoint.dir=part"), LOOPED);
+    expect_says(command_run(PART), "part/step-00000010 has no index.json that can be read (part/" LOOPED);
     c = command_run(PART "checkpoint.resume=overwrite");
     expect_code(c, 0);
     expect_says(c, "part: 1 checkpoint without an index.json moved to part.1");

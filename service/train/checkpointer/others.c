@@ -35,22 +35,25 @@ static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **f
 int32_t hd__checkpointer_check_others(struct hd__train_checkpointer *k, struct hd_error *err)
 {
     struct hd__job *job = k->s->compiled->job;
-    char newest[32];
+    char newest[32], why[HD__TORN_REASON] = "";
     const char *folder;
     uint64_t *steps = NULL;
     uint32_t n = 0, torn = 0;
     int32_t rc = hd__ckpt_list_steps(&k->store, &steps, &n, &torn, err);
     if (!rc && n + torn)
         hd__ckpt_step_name(steps[(n ? n : torn) - 1], newest);
+    if (!rc && !n && torn)
+        hd__ckpt_torn_reason(&k->store, steps[torn - 1], why);
     free(steps);
     if (rc || !(n + torn) || (rc = find_free_folder(k, &folder, err)))
         return rc;
     if (!n && !strcmp(job->resume, "auto"))
-        return hd__job_fail(job, "checkpoint.resume", err,
-                            "checkpoint.resume: %s/%s has no index.json that can be read, so it is no checkpoint, and "
-                            "there is no other: copy it whole, or checkpoint.resume=overwrite starts over and moves "
-                            "it to %s",
-                            k->dir, newest, folder);
+        return hd__job_fail(
+            job, "checkpoint.resume", err,
+            "checkpoint.resume: %s/%s has no index.json that can be read%s, so it is no checkpoint, and "
+            "there is no other: copy it whole, or checkpoint.resume=overwrite starts over and moves "
+            "it to %s",
+            k->dir, newest, why, folder);
     if (strcmp(job->resume, "never") != 0)
         return HD_OK;
     return hd__job_fail(job, "checkpoint.resume", err,
