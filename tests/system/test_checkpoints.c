@@ -695,6 +695,8 @@ START_TEST(what_is_trained_has_changed)
         {"mesh.dp=2 strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"bf16\"}}]",
          "strategies.zero.compress.kind is bf16 and was none when checkpoint step-00000006 was saved"},
         {"data.micro_batch=1", NULL},
+        {"mesh.dp=2 data.micro_batch=1 data.micro_batches=[5,3]", NULL},
+        {"data.pad_batch=always", NULL},
         {"data.cache=elsewhere", NULL},
         {"data.http_retries=2", NULL},
         {"data.http_block=2MiB", NULL},
