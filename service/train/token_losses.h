@@ -9,7 +9,7 @@
 struct hd__train_losses_row {
     int64_t sequence, count;
     const int64_t *position;  /* [count] */
-    const float *loss;        /* [count] -log p(label); NaN where the label does not count, infinite where a loss is NaN */
+    const float *loss;        /* [count] -log p(label); NaN: the label does not count, infinite: it is not finite */
     const uint8_t *likeliest; /* [count] is the label the likeliest token? */
 };
 
