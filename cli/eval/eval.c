@@ -103,6 +103,7 @@ static int run_rank(void *user, const struct hd__launch_env *env)
         rc = per_token(r, &session, &err);
     else if (!rc)
         rc = evaluate(&session, r->split, step, r->json, &err);
+    opening |= err.code == HD_E_INVALID; /* found late, by all ranks alike */
     if (rc)
         code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening)
                              : hd__cli_print_error(&err, opening ? HD__EXIT_REFUSED : HD__EXIT_FAILED);

@@ -188,9 +188,11 @@ START_TEST(sets_without_labels)
     expect_code(c, 0);
     expect_says(c, "none of the labels of 1 batches counts in the loss: nothing to evaluate");
     ck_assert_msg(!strstr(c->out, "val_loss"), "%s", c->out);
-    c = command_run("eval job.yaml eval.batches=1 data.val=hardly.bin checkpoint.dir=ckpt");
-    expect_code(c, 2);
-    expect_says(c, "command line: none of the labels of 1 batches counts in the loss: nothing to evaluate");
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        c = command_run("eval job.yaml eval.batches=1 data.val=hardly.bin checkpoint.dir=ckpt mesh.dp=%d", ranks);
+        expect_code(c, 2);
+        expect_says(c, "command line: none of the labels of 1 batches counts in the loss: nothing to evaluate");
+    }
     c = command_run("train job.yaml job.name=sets mesh.dp=2 eval.every=5 eval.batches=1 "
                     "data.val={\"none\":\"hardly.bin\",\"code\":[\"" FOLDER "code.bin\"]}");
     expect_code(c, 0);
