@@ -92,7 +92,7 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     hd__comm_flight_hash_op(&e->sum_op);
     hd__comm_flight_hash_op(&e->floats_op);
     hd__comm_flight_hash_op(&e->barrier_op);
-    return e->world.transport->stream_ordered ? alloc_world_buffer(e, err) : HD_OK;
+    return e->device.streams ? alloc_world_buffer(e, err) : HD_OK;
 }
 
 /* ---- opening and closing */

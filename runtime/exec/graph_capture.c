@@ -129,6 +129,23 @@ static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section,
     return ended == HD_E_UNSUPPORTED ? ended : rc;
 }
 
+/* NCCL wants an operation captured on all ranks of its group or on none. One pass over the groups reaches all ranks
+ * that they connect, since they are products of mesh axes. */
+static int32_t agree(struct hd__exec *e, const struct hd__graph_segment *segment, int32_t *refused,
+                     struct hd_error *err)
+{
+    struct hd__comm_op *const *ops = segment->comm_ops.at;
+    struct hd__flight_channel *unused;
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0, n; k < segment->comm_ops.count && !rc; k++) {
+        const struct hd__group *of = hd__exec_comm_op_group(ops[k], &unused)->of;
+        for (n = 0; n < k && hd__exec_comm_op_group(ops[n], &unused)->of != of;)
+            n++;
+        rc = n == k ? hd__exec_group_max(e, ops[k], refused, err) : HD_OK;
+    }
+    return rc;
+}
+
 static int32_t replay(struct hd__exec *e, struct hd__graph_segment *segment, struct hd_error *err)
 {
     struct hd__stream_inflight *inflight = NULL;
@@ -147,12 +164,18 @@ int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *se
                              struct hd__graph_segment *segment, struct hd_error *err)
 {
     if (!segment->graph && segment->runs++ == 1) {
-        int32_t rc = capture(e, section, segment, err);
-        if (rc && rc != HD_E_UNSUPPORTED)
+        int32_t rc = capture(e, section, segment, err), refused = rc != HD_OK;
+        struct hd_error why = *err;
+        if (!rc || rc == HD_E_UNSUPPORTED)
+            rc = agree(e, segment, &refused, err);
+        if (rc)
             return rc;
-        if (rc) {
+        __atomic_store_n(&e->current_section, section, __ATOMIC_RELEASE);
+        if (refused) {
             hd__log(HD_LOG_WARN, "run", "section %s, instructions %u to %u are launched one by one: %s",
-                    section->of->name, segment->first, segment->end - 1, err->message);
+                    section->of->name, segment->first, segment->end - 1,
+                    segment->graph ? "another rank cannot capture them" : why.message);
+            drop_graph(e, segment);
             *err = (struct hd_error)HD_ERROR_INIT;
         }
     }

@@ -120,6 +120,8 @@ void hd__exec_release(struct hd__exec *e);
 
 /* run.c */
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err); /* HD_OK or an error */
+/* The highest value of the members of the op's group. Collective over it. */
+int32_t hd__exec_group_max(struct hd__exec *e, const struct hd__comm_op *op, int32_t *value, struct hd_error *err);
 int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct hd_error *err);
 
 /* state_writes.c: finds a section's writes of the state; instructions before `end` run now. */

@@ -157,25 +157,25 @@ int32_t hd__exec_run_section(struct hd__exec *e, uint8_t kind, struct hd_error *
 
 /* ---- between steps */
 
-/* Bytes of the result of `op` on all ranks. */
-static size_t result_bytes(const struct hd__exec *e, const struct hd__flight_op *op)
+/* Bytes of the result of `op` on all members. */
+static size_t result_bytes(const struct hd__group_ref *g, const struct hd__flight_op *op)
 {
-    return op->bytes * (size_t)(op->redop ? 1 : e->world.of->n);
+    return op->bytes * (size_t)(op->redop ? 1 : g->of->n);
 }
 
 /* Stages the operands in device memory. */
-static int32_t call_on_device(struct hd__exec *e, struct hd_comm_call *call, const struct hd__flight_op *op,
-                              hd_request *request, struct hd_error *err)
+static int32_t call_on_device(struct hd__exec *e, const struct hd__group_ref *g, struct hd_comm_call *call,
+                              const struct hd__flight_op *op, hd_request *request, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
     struct hd__exec_world_buffer *a = &e->world_buffer;
-    size_t at = op->redop ? 0 : result_bytes(e, op); /* all_reduce is in place */
+    size_t at = op->redop ? 0 : result_bytes(g, op); /* all_reduce is in place */
     memcpy(a->pinned, call->send, op->bytes);
     call->send = (char *)a->device + at;
     call->recv = a->device;
     int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, (char *)a->device + at, a->pinned, op->bytes, err);
     if (!rc)
-        rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
+        rc = g->transport->ops->collective(g->of->group, call, request, err);
     return hd__comm_done(rc, "collective", err);
 }
 
@@ -193,9 +193,9 @@ static int32_t copy_back(struct hd__exec *e, void *out, size_t bytes, struct hd_
     return rc;
 }
 
-/* Over all ranks, of `op`'s count of its dtype: an all_reduce, or an all_gather where it has no redop. */
-static int32_t call_world(struct hd__exec *e, const struct hd__flight_op *op, const void *mine, void *out,
-                          struct hd_error *err)
+/* Over a group, of `op`'s count of its dtype: an all_reduce, or an all_gather where it has no redop. */
+static int32_t call_group(struct hd__exec *e, const struct hd__group_ref *g, const struct hd__flight_op *op,
+                          const void *mine, void *out, struct hd_error *err)
 {
     struct hd_comm_call call = {.struct_size = sizeof call,
                                 .coll = op->redop ? HD_COLL_ALL_REDUCE : HD_COLL_ALL_GATHER,
@@ -209,17 +209,36 @@ static int32_t call_world(struct hd__exec *e, const struct hd__flight_op *op, co
     __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
     uint64_t flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
     hd__exec_progress_lock(e->transports.progress_thread);
-    int32_t rc = e->world_buffer.device ? call_on_device(e, &call, op, &request, err)
-                                        : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    int32_t rc = g->transport->stream_ordered ? call_on_device(e, g, &call, op, &request, err)
+                                              : g->transport->ops->collective(g->of->group, &call, &request, err);
     rc = hd__comm_done(rc, "collective", err);
     hd__exec_progress_unlock(e->transports.progress_thread, !rc);
     hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
     if (!rc)
-        rc = hd__exec_transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
-    if (!rc && e->world_buffer.device)
-        rc = copy_back(e, out, result_bytes(e, op), err);
+        rc = hd__exec_transports_wait(&e->transports, g->transport, request, deadline(e), err);
+    if (!rc && g->transport->stream_ordered)
+        rc = copy_back(e, out, result_bytes(g, op), err);
     hd__comm_flight_end(e->transports.flight, flight_number, hd__now(), rc);
     return rc;
+}
+
+static int32_t call_world(struct hd__exec *e, const struct hd__flight_op *op, const void *mine, void *out,
+                          struct hd_error *err)
+{
+    return call_group(e, &e->world, op, mine, out, err);
+}
+
+int32_t hd__exec_group_max(struct hd__exec *e, const struct hd__comm_op *x, int32_t *value, struct hd_error *err)
+{
+    struct hd__flight_op *op = hd__arena_alloc(&e->p->arena, sizeof *op); /* the flight recorder keeps it */
+    *op = e->max_op;
+    op->section = "capture";
+    op->count = 1;
+    op->bytes = sizeof *value;
+    const struct hd__group_ref *g = hd__exec_comm_op_group(x, &op->channel);
+    hd__comm_flight_hash_op(op);
+    int32_t rc = hd__exec_synchronize(e, err); /* graphs have the group's operations in the compute stream */
+    return rc ? rc : call_group(e, g, op, value, value, err);
 }
 
 static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest,

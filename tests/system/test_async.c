@@ -125,6 +125,40 @@ START_TEST(captures_on_all_ranks_or_on_none)
 }
 END_TEST
 
+/* So it is where the device of one rank alone refuses: its beginning, its end, or in the middle; the second rank of a
+ * group that the first is not in has to know, too. */
+static const struct {
+    int ranks;
+    const char *job;
+} one_refuses[] = {{2, "mesh.dp=2 strategies.zero.stage=3"},
+                   {2, "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"},
+                   {4, "mesh.dp=2 mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":3}]"}};
+static const int refused_at[] = {-1, -2, 9};
+
+START_TEST(captures_on_none_where_one_refuses)
+{
+    int n = one_refuses[_i].ranks;
+    train(&a, "cpu", "llama.yaml job.steps=4 %s " PLUGINS, one_refuses[_i].job);
+    for (size_t k = 0; k < HD__COUNT(refused_at); k++) {
+        int port = free_port();
+        struct command *c[4];
+        for (int rank = n - 1; rank >= 0; rank--)
+            c[rank] = command_start_rank(rank, n, 0, port,
+                                         "train llama.yaml job.steps=4 job.name=one%zu %s " ON_ASYNC
+                                         " comm={\"use\":\"ordered\",\"timeout\":30} device.refuse=%d",
+                                         k, one_refuses[_i].job, rank + 1, "4KiB", rank == n - 1 ? refused_at[k] : 0);
+        for (int rank = 0; rank < n; rank++) {
+            command_wait(c[rank], 60);
+            expect_code(c[rank], 0);
+            expect_says(c[rank], rank == n - 1 ? "are launched one by one: device async refuses"
+                                               : "are launched one by one: another rank cannot capture them");
+        }
+        curve_read(&b, keep(hd__format("one%zu", k)));
+        expect_same_bits(&a, &b);
+    }
+}
+END_TEST
+
 /* Of a hook that reads buffers, where they are the device's. Those that only look see every operation. */
 START_TEST(hooks_on_a_stream)
 {
@@ -211,6 +245,7 @@ int main(void)
         {"orders a transport by its streams", orders_a_transport_by_its_streams, HD__COUNT(ordered)},
         {"goes on where it cannot capture", goes_on_where_it_cannot_capture, HD__COUNT(refused)},
         {"captures on all ranks or on none", captures_on_all_ranks_or_on_none, HD__COUNT(uneven)},
+        {"captures on none where one refuses", captures_on_none_where_one_refuses, HD__COUNT(one_refuses)},
         {"hooks on a stream", hooks_on_a_stream, 1},
         {"refuses messages in one stream", refuses_messages_in_one_stream, 1},
         {"checkpoints", checkpoints, 1},

@@ -296,6 +296,12 @@ int32_t hd__exec_comm_op_axis(const struct hd__comm_op *x)
                : HD_AXIS_PP;
 }
 
+const struct hd__group_ref *hd__exec_comm_op_group(const struct hd__comm_op *x, struct hd__flight_channel **channel)
+{
+    *channel = x->flight_op.channel;
+    return &x->group;
+}
+
 /* One in the device's streams is captured on all its ranks or on none: so not where their programs differ. */
 int32_t hd__exec_comm_op_capturable(const struct hd__comm_op *x)
 {

@@ -60,6 +60,9 @@ int32_t hd__exec_comm_op_wait(struct hd__comm_op *op, double *seconds, struct hd
 /* The mesh axis that it runs over, the outermost of several. */
 int32_t hd__exec_comm_op_axis(const struct hd__comm_op *op);
 
+/* Its group, and that in the flight recorder. */
+const struct hd__group_ref *hd__exec_comm_op_group(const struct hd__comm_op *op, struct hd__flight_channel **channel);
+
 /* ---- graph capture: see stream.c */
 
 /* Needs no work of the host, so that it may be captured. */
