@@ -45,6 +45,25 @@ static int32_t alloc_world_buffer(struct hd__exec *e, struct hd_error *err)
     return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, bytes, &e->world_buffer.device, err);
 }
 
+static struct hd__flight_op world_op(struct hd__exec *e, const char *name, const char *section, uint64_t count,
+                                     uint32_t dtype, uint32_t redop)
+{
+    struct hd__flight_op op = {.name = name,
+                               .section = section,
+                               .block = "",
+                               .tag = UINT64_MAX,
+                               .count = count,
+                               .bytes = count * hd_dtype_size(dtype),
+                               .dtype = dtype,
+                               .redop = redop,
+                               .calls = 1,
+                               .root = -1,
+                               .channel = hd__comm_flight_channel(e->transports.flight, e->world.of->name,
+                                                                  e->world.of->ranks, e->world.of->n, -1, -1, 0)};
+    hd__comm_flight_hash_op(&op);
+    return op;
+}
+
 /* The group of all ranks, and the flight recorder's descriptions of its operations. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
@@ -53,45 +72,11 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
                      : HD_OK;
     if (rc || !e->world.of)
         return rc;
-    e->max_op =
-        (struct hd__flight_op){.name = "all_reduce_max",
-                               .section = "step end",
-                               .block = "",
-                               .tag = UINT64_MAX,
-                               .count = 3,
-                               .bytes = 12,
-                               .dtype = HD_I32,
-                               .redop = HD_MAX,
-                               .calls = 1,
-                               .root = -1,
-                               .channel = hd__comm_flight_channel(e->transports.flight, e->world.of->name,
-                                                                  e->world.of->ranks, e->world.of->n, -1, -1, 0)};
-    e->barrier_op = e->max_op;
-    e->barrier_op.name = "barrier";
-    e->barrier_op.section = "start";
-    e->sum_op = e->max_op;
-    e->sum_op.name = "all_reduce";
-    e->sum_op.section = "step begin";
-    e->sum_op.count = 1;
-    e->sum_op.bytes = sizeof(double);
-    e->sum_op.dtype = HD_F64;
-    e->sum_op.redop = HD_SUM;
-    e->floats_op = e->sum_op;
-    e->floats_op.section = "logits";
-    e->floats_op.count = HD__WORLD_BYTES / sizeof(float);
-    e->floats_op.bytes = HD__WORLD_BYTES;
-    e->floats_op.dtype = HD_F32;
-    e->gather_op = e->sum_op;
-    e->gather_op.name = "all_gather";
-    e->gather_op.section = "step end";
-    e->gather_op.count = HD__GATHERED;
-    e->gather_op.bytes = HD__GATHERED * sizeof(double);
-    e->gather_op.redop = 0;
-    hd__comm_flight_hash_op(&e->max_op);
-    hd__comm_flight_hash_op(&e->gather_op);
-    hd__comm_flight_hash_op(&e->sum_op);
-    hd__comm_flight_hash_op(&e->floats_op);
-    hd__comm_flight_hash_op(&e->barrier_op);
+    e->max_op = world_op(e, "all_reduce_max", "step end", 3, HD_I32, HD_MAX);
+    e->barrier_op = world_op(e, "barrier", "start", 3, HD_I32, HD_MAX);
+    e->sum_op = world_op(e, "all_reduce", "step begin", 1, HD_F64, HD_SUM);
+    e->floats_op = world_op(e, "all_reduce", "logits", HD__WORLD_BYTES / sizeof(float), HD_F32, HD_SUM);
+    e->gather_op = world_op(e, "all_gather", "step end", HD__GATHERED, HD_F64, 0);
     return e->device.streams ? alloc_world_buffer(e, err) : HD_OK;
 }
 

@@ -222,12 +222,6 @@ static int32_t call_group(struct hd__exec *e, const struct hd__group_ref *g, con
     return rc;
 }
 
-static int32_t call_world(struct hd__exec *e, const struct hd__flight_op *op, const void *mine, void *out,
-                          struct hd_error *err)
-{
-    return call_group(e, &e->world, op, mine, out, err);
-}
-
 int32_t hd__exec_group_max(struct hd__exec *e, const struct hd__comm_op *x, int32_t *value, struct hd_error *err)
 {
     struct hd__flight_op *op = hd__arena_alloc(&e->p->arena, sizeof *op); /* the flight recorder keeps it */
@@ -248,7 +242,7 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
     if (!e->world.of)
         return HD_OK;
     int32_t hash = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, hash, -hash}, most[3];
-    int32_t rc = call_world(e, op, value, most, err);
+    int32_t rc = call_group(e, &e->world, op, value, most, err);
     if (!rc)
         *highest = most[0];
     /* Collective mismatch that the transport did not detect, as a sum on one rank and a maximum on another: the largest
@@ -264,13 +258,13 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
 int32_t hd__exec_all_reduce_sum(struct hd__exec *e, double mine, double *sum, struct hd_error *err)
 {
     *sum = mine;
-    return e->world.of ? call_world(e, &e->sum_op, &mine, sum, err) : HD_OK;
+    return e->world.of ? call_group(e, &e->world, &e->sum_op, &mine, sum, err) : HD_OK;
 }
 
 int32_t hd__exec_all_gather(struct hd__exec *e, const double mine[HD__GATHERED], double *all, struct hd_error *err)
 {
     memcpy(all, mine, HD__GATHERED * sizeof *all);
-    return e->world.of ? call_world(e, &e->gather_op, mine, all, err) : HD_OK;
+    return e->world.of ? call_group(e, &e->world, &e->gather_op, mine, all, err) : HD_OK;
 }
 
 /* In calls of one size, which the flight recorder has a description of. */
@@ -282,7 +276,7 @@ int32_t hd__exec_all_reduce_floats(struct hd__exec *e, float *values, int64_t co
         size_t bytes = (size_t)HD__MIN(count - at, (int64_t)HD__COUNT(part)) * sizeof *part;
         memset(part, 0, sizeof part);
         memcpy(part, values + at, bytes);
-        rc = call_world(e, &e->floats_op, part, part, err);
+        rc = call_group(e, &e->world, &e->floats_op, part, part, err);
         memcpy(values + at, part, bytes);
     }
     return rc;

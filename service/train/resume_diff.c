@@ -33,8 +33,7 @@ static const struct {
     {"optimizer.", TRAINS | SHAPES},
     {"precision.", TRAINS | SHAPES},
     {"schedule.", TRAINS},
-    {"data.micro_batch", 0}, /* the same sequences, in other parts */
-    {"data.micro_batches", 0},
+    {"data.micro_", 0}, /* the same sequences, in other parts */
     {"data.pad_batch", 0},
     {"data.check_tokens", 0},
     {"data.cache", 0},
