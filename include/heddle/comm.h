@@ -162,10 +162,10 @@ struct hd_deadline {
 };
 
 /* A process can be stopped between the call that computes `at` and the one that begins to wait: where `at` has passed
- * by then, one look more is granted. at <= 0: now. */
+ * long since by then, one look more is granted. at <= 0, or just now: only what is there already is asked for. */
 static inline struct hd_deadline hd_deadline_from(double at, double now)
 {
-    struct hd_deadline deadline = {at > 0 && at < now ? now + HD_LOOK_SECONDS : at, now};
+    struct hd_deadline deadline = {at > 0 && at < now - HD_LOOK_SECONDS ? now + HD_LOOK_SECONDS : at, now};
     return deadline;
 }
 

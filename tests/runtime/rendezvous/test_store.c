@@ -544,6 +544,8 @@ START_TEST(a_deadline_of_who_was_stopped)
     end = hd_deadline_from(110, 122);         /* stopped before the wait began: the others get time to go on */
     ck_assert(!hd_deadline_passed(&end, 122.5));
     ck_assert(hd_deadline_passed(&end, 123.5));
+    end = hd_deadline_from(110, 110.001); /* a look at what is there, as of who polls the store */
+    ck_assert(hd_deadline_passed(&end, 110.002));
 }
 END_TEST
 
