@@ -58,7 +58,7 @@ int32_t hd__agent_connect(struct hd__agent *g, double deadline, struct hd_error 
             return hd_fail(err, rc, "%s", why.message);
         if (!hd__agent_sleep(g))
             return hd_fail(err, HD_E_CANCELLED, "stopped while it waited for node 0");
-        if (hd__agent_is_late(g, hd__now() - began, &said))
+        if (hd__agent_is_late(g, deadline - began - (end.at - end.looked), &said))
             hd__log(HD_LOG_WARN, NULL, "node %d: waiting for node 0 at %s:%u since %.0f s, at most %.0f s (%s)",
                     g->nodes->node, g->nodes->host, g->nodes->port, said, deadline - began, why.message);
     }

@@ -71,11 +71,13 @@ static int32_t count_left_out(const struct hd__agent_lead *l)
 static int32_t gather(struct hd__agent_lead *l, double least, double soon, double late)
 {
     const struct hd__launch_nodes *nodes = l->g->nodes;
-    double began = hd__now(), said = 0;
+    double began = hd__now(), looked = began, slept = 0, said = 0;
     char who[256];
     for (;;) {
         int32_t count = look_around(l), most = nodes->max - count_left_out(l);
-        double now = hd__now();
+        double now = hd__now() - slept, more = hd_slept(looked, HD_LOOK_SECONDS, now);
+        slept += more; /* those that are waited for most likely, too */
+        looked = now -= more;
         if (now >= least && (count == most || (count >= nodes->min && now >= soon)))
             return count;
         if (now >= late) {
@@ -85,7 +87,7 @@ static int32_t gather(struct hd__agent_lead *l, double least, double soon, doubl
         }
         if (!hd__agent_sleep(l->g))
             return 0;
-        if (count < most && hd__agent_is_late(l->g, hd__now() - began, &said))
+        if (count < most && hd__agent_is_late(l->g, now - began, &said))
             hd__log(HD_LOG_WARN, NULL, "waiting for %s since %.0f s, at most %.0f s: %d of %d machines are here",
                     list_nodes(l, is_absent, who), said, late - began, count, nodes->max);
     }
@@ -258,14 +260,14 @@ static int32_t next_round(struct hd__agent_lead *l)
 static void say_end(struct hd__agent_lead *l)
 {
     json_t *out = json_array();
-    double until = hd__now() + GOODBYE_SECONDS;
+    struct hd_deadline until = {hd__now() + GOODBYE_SECONDS, hd__now()};
     int32_t here = 1;
     for (int32_t i = 0; i < l->g->nodes->max; i++)
         if (l->node[i].out)
             json_array_append_new(out, json_pack("[i]", i));
     if (hd__agent_put(l->g, "plan", json_pack("{s:i,s:o}", "exit", l->code, "out", out), NULL))
         return;
-    while (here && hd__now() < until) {
+    while (here && !hd_deadline_passed(&until, hd__now())) {
         here = 0;
         for (int32_t i = 1; i < l->g->nodes->max; i++)
             here += hd__server_visits(l->server, i) % 2;

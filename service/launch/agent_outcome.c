@@ -32,15 +32,16 @@ static void collect_node(struct hd__agent_lead *l, int32_t i, int32_t rank)
     struct hd__agent *g = l->g;
     struct hd__launch_progress *p = g->tally.progress;
     struct hd__agent_node *n = &l->node[i];
-    double began = hd__now(), late = began + g->a->timeout, said = 0;
+    double began = hd__now(), said = 0;
+    struct hd_deadline late = {began + g->a->timeout, began};
     json_t *done = NULL, *ended;
     char key[48];
     snprintf(key, sizeof key, "done/%" PRId64 "/%d", g->at, i);
-    while (!done && hd__now() < late) {
+    while (!done && !hd_deadline_passed(&late, hd__now())) {
         int here = hd__server_visits(l->server, i) == n->at; /* else its word has come before it went, or never will */
         if (!hd__agent_get(g, key, hd__now() + (here ? 0.1 : 0), &done, NULL) || !here)
             break;
-        if (hd__agent_is_late(g, hd__now() - began, &said))
+        if (hd__agent_is_late(g, g->a->timeout - (late.at - late.looked), &said))
             hd__log(HD_LOG_WARN, NULL, "waiting for the end of the ranks of node %d since %.0f s", i, said);
     }
     n->gone |= !done;

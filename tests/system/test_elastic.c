@@ -203,6 +203,30 @@ START_TEST(late_machines)
 }
 END_TEST
 
+/* All machines are stopped, for longer than comm.timeout, while one waits for the other. */
+START_TEST(stopped_while_they_wait)
+{
+#if SANITIZED
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    static const char clock[] = "LD_PRELOAD=" ASYNC "/stopped_clock.so";
+    static const char *const waits[] = {"waiting for node 1 since ", "waiting for node 0 at 10.77.0.1:29400 since "};
+    struct command *c[2];
+    machines_up(2, NULL);
+    for (int first = 0; first < 2; first++) {
+        const char *words = keep(hd__format(EXACT MEET "--nodes 2 mesh.dp=2 comm.timeout=300s liveness.dead_after=60s "
+                                                       "liveness.late_after=2s job.name=stopped%d --node-rank ",
+                                            first));
+        c[first] = start_agent(first, clock, keep(hd__format("%s%d", words, first)));
+        wait_for_words(c[first], waits[first]);
+        c[!first] = start_agent(!first, clock, keep(hd__format("%s%d", words, !first)));
+        expect_end(c[0], 0);
+        expect_end(c[1], 0);
+    }
+#endif
+}
+END_TEST
+
 static const struct {
     const char *environment, *words, *says;
 } refusals[] = {
@@ -762,6 +786,7 @@ int main(void)
     const struct system_test tests[] = {{"agents start", agents_start, HD__COUNT(starts)},
                                         {"traced", traced, 1},
                                         {"late machines", late_machines, 1},
+                                        {"stopped while they wait", stopped_while_they_wait, 1},
                                         {"refused", refused, 1},
                                         {"folders apart", folders_apart, 1},
                                         {"ranks fail", ranks_fail, 1},
