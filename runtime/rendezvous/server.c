@@ -268,6 +268,7 @@ static void *serve(void *arg)
         }
         for (uint32_t i = 0; i < s->waits.count; i++)
             s->waits.at[i].deadline += hd_slept(before, planned / 1e3, now);
+        atomic_store(&s->busy_until, atomic_load(&s->busy_until) + hd_slept(before, planned / 1e3, now));
         for (uint32_t i = 0; i < n; i++) {
             double *heard = &s->conns.at[i]->last_heard;
             *heard = s->woke == now ? now : hd_excuse(*heard, before, planned / 1e3, now);
@@ -443,8 +444,9 @@ double hd__server_busy_until(const struct hd__server *server)
 
 void hd__server_drain(struct hd__server *server, double deadline)
 {
+    struct hd_deadline end = {deadline, hd__now()};
     while (atomic_load(&server->gone) < server->options.size &&
-           hd__now() < HD__MAX(deadline, hd__server_busy_until(server)))
+           (!hd_deadline_passed(&end, hd__now()) || end.looked < hd__server_busy_until(server)))
         usleep(2000);
 }
 

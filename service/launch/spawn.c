@@ -17,6 +17,7 @@
 #include "service/report/speaker.h"
 
 #define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
+#define LONGEST_LOOK 0.5  /* seconds between two looks at them, unless this process is stopped */
 
 /* Ask for a checkpoint and the end: from the user, a terminal that is closed, Slurm before the time is up. */
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
@@ -93,13 +94,13 @@ static void send_signal(struct child *child, int sig)
     kill(child->pid, sig);
 }
 
-/* Those that were for `seconds`. The rendezvous hears it before their connections close: the cause is that they were
+/* Those that were before `late`. The rendezvous hears it before their connections close: the cause is that they were
  * stopped, not that somebody killed them. */
 static void kill_stopped(const struct hd__launch_round *r, struct child *children, struct hd__server *server,
-                         double seconds)
+                         double late)
 {
     for (int32_t i = 0; i < r->n; i++)
-        if (children[i].running && children[i].stopped && hd__now() >= children[i].since + seconds) {
+        if (children[i].running && children[i].stopped && late >= children[i].since) {
             char cause[64];
             snprintf(cause, sizeof cause, "rank %d died (silent for %.1f s)", r->first + i,
                      hd__now() - children[i].since);
@@ -141,11 +142,14 @@ static int32_t reap_children(const struct hd__launch_round *r, struct child *chi
     return running;
 }
 
-/* Ranks that save what is left. */
-static double busy_until(const struct hd__launch_progress *progress)
+/* Ranks that save what is left; `slept`: for so long they could not. */
+static double busy_until(struct hd__launch_progress *progress, double slept)
 {
     double until;
     __atomic_load(&progress->busy_until, &until, __ATOMIC_RELAXED);
+    until += slept;
+    if (slept > 0)
+        __atomic_store(&progress->busy_until, &until, __ATOMIC_RELAXED);
     return until;
 }
 
@@ -155,22 +159,24 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
                                     int *stopped)
 {
     struct failure first = {0};
+    double looked = hd__now(), now, busy;
     int killed = 0;
-    while (reap_children(r, children, &first)) {
+    for (; reap_children(r, children, &first); looked = now) {
         struct timespec wait = {.tv_nsec = 100000000};
-        double before = hd__now();
         int sig = sigtimedwait(&r->signals, NULL, &wait);
         if (hd__launch_asks_to_stop(sig)) {
             signal_all(children, r->n, sig);
             *stopped = 1;
         }
+        now = hd__now();
         for (int32_t i = 0; i < r->n; i++) /* this process may have been stopped, too */
-            children[i].since = hd_excuse(children[i].since, before, (double)wait.tv_nsec * 1e-9, hd__now());
+            children[i].since = hd_excuse(children[i].since, looked, LONGEST_LOOK, now);
+        first.since = hd_excuse(first.since, looked, LONGEST_LOOK, now);
+        busy = busy_until(r->env.progress, hd_slept(looked, LONGEST_LOOK, now));
         if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
             first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
-        kill_stopped(r, children, server, first.code && first.code != 3 ? 0 : r->dead_after);
-        if (first.code && first.code != 3 && !killed &&
-            hd__now() > HD__MAX(first.since + GRACE_SECONDS, busy_until(r->env.progress))) {
+        kill_stopped(r, children, server, now - (first.code && first.code != 3 ? 0 : r->dead_after));
+        if (first.code && first.code != 3 && !killed && now > HD__MAX(first.since + GRACE_SECONDS, busy)) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, r->n, SIGKILL);
             killed = 1;
@@ -292,19 +298,20 @@ static int32_t serve_rendezvous(int32_t n, double dead_after, const struct hd__r
 
 /* The job ended by a fault, and the command that started its ranks does not end: it may not even have started them. */
 struct launcher_stop {
-    double since; /* of the fault; 0: there was none */
+    double since, looked; /* since: the fault; 0: there was none */
     int sent;
 };
 
 static void stop_late_launcher(pid_t pid, const struct hd__server *server, struct launcher_stop *end)
 {
+    double now = hd__now(), slept = hd_slept(end->looked, LONGEST_LOOK, now);
     int32_t why = HD_OK;
     if (server)
         hd__server_ended_by(server, &why);
-    if (!end->since && why)
-        end->since = hd__now();
-    if (!end->since ||
-        hd__now() < HD__MAX(end->since + (2 + end->sent) * GRACE_SECONDS, server ? hd__server_busy_until(server) : 0))
+    end->since = end->since > 0 ? end->since + slept : why ? now : 0;
+    end->looked = now;
+    if (!end->since || slept > 0 ||
+        now < HD__MAX(end->since + (2 + end->sent) * GRACE_SECONDS, server ? hd__server_busy_until(server) : 0))
         return;
     if (!end->sent)
         hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");

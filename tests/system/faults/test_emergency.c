@@ -1,5 +1,6 @@
 /* After a fault the ranks that are left save the last step that they have whole, where they hold all of it: the run
  * that goes on from there ends with the same bits as one that was never disturbed. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -163,6 +164,30 @@ START_TEST(killed_at_every_operation)
     }
     ck_assert_int_gt(before, 2);
     ck_assert_int_le(torn, 3); /* one operation of three in a step */
+}
+END_TEST
+
+/* All processes are stopped, the launcher too, while those that are left save. */
+START_TEST(stopped_while_they_save)
+{
+#if SANITIZED
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    static const char clock[] = "LD_PRELOAD=" ASYNC "/stopped_clock.so";
+    struct command *c = command_start(clock,
+                                      SHORT "liveness.dead_after=60s plugins.path=" ASYNC
+                                            " checkpoint={\"use\":\"hanging\",\"slow\":true} comm.hooks=[{"
+                                            "\"use\":\"faults\",\"rank\":1,\"at\":10,\"kind\":\"kill\"}]",
+                                      "still");
+    while (access("runs/still/checkpoints", F_OK))
+        usleep(10000);
+    usleep(600000); /* two stops */
+    close(open("disk-goes-on", O_CREAT | O_WRONLY, 0600));
+    command_wait(c, 60);
+    expect_code(c, 1);
+    expect_emergency("still", saved_step(c), 1);
+    ck_assert_msg(!strstr(c->err, "are killed"), "%s", c->err);
+#endif
 }
 END_TEST
 
@@ -366,6 +391,7 @@ int main(void)
     const struct system_test tests[] = {{"killed", killed, HD__COUNT(whole)},
                                         {"killed at every operation", killed_at_every_operation, 1},
                                         {"killed at a save", killed_at_a_save, 1},
+                                        {"stopped while they save", stopped_while_they_save, 1},
                                         {"failed alone", failed_alone, 1},
                                         {"committed", committed, 3},
                                         {"not all there", not_all_there, HD__COUNT(torn)},
