@@ -8,6 +8,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "heddle/comm.h"
 #include "internal.h"
 
 enum { CONNECT_SECONDS = 10, STALLED_SECONDS = 30, ANSWER_MAX = 1 << 30 };
@@ -25,7 +26,8 @@ struct attempt {
     const struct s3_request *request;
     struct s3_answer *answer;
     CURL *curl;
-    size_t sent, got; /* of the body; into request->into */
+    size_t sent, got;       /* of the body; into request->into */
+    struct hd_deadline end; /* of all tries */
 };
 
 static size_t on_body(char *data, size_t one, size_t bytes, void *user)
@@ -95,6 +97,14 @@ static int on_seek(void *user, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
+/* Called by libcurl once a second, so that time for which the process is stopped does not count. */
+static int on_progress(void *user, curl_off_t to_get, curl_off_t got, curl_off_t to_send, curl_off_t sent)
+{
+    (void)to_get, (void)got, (void)to_send, (void)sent;
+    (void)hd_deadline_passed(&((struct attempt *)user)->end, now());
+    return 0;
+}
+
 /* Adds a header; 0, or -1 without memory. */
 static int add_header(struct curl_slist **list, const char *line)
 {
@@ -124,9 +134,10 @@ static int add_digests(struct curl_slist **list, const struct s3_request *r)
 }
 
 static int32_t perform(const struct hd_ckpt *ckpt, struct attempt *a, const char *url, struct curl_slist *headers,
-                       double left, char *why)
+                       char *why)
 {
     CURL *c = a->curl;
+    double left = a->end.at - a->end.looked;
     const struct s3_request *r = a->request;
     curl_easy_reset(c);
     curl_easy_setopt(c, CURLOPT_URL, url);
@@ -143,6 +154,9 @@ static int32_t perform(const struct hd_ckpt *ckpt, struct attempt *a, const char
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)STALLED_SECONDS);
     curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, left < 1e6 ? (long)(left * 1000) + 1 : 1000000000L);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, a);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, why);
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, a);
@@ -164,6 +178,7 @@ static int32_t perform(const struct hd_ckpt *ckpt, struct attempt *a, const char
     a->answer->status = 0;
     *a->answer->etag = *a->answer->region = *why = 0;
     CURLcode code = curl_easy_perform(c);
+    (void)on_progress(a, 0, 0, 0, 0);
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &a->answer->status);
     return (int32_t)code;
 }
@@ -197,10 +212,10 @@ static int may_pass(int32_t code, const struct s3_answer *answer)
 }
 
 /* Doubling from 0.1 s to 10 s, of which a random half: ranks that failed together do not come back together. */
-static void back_off(int64_t tries, double until)
+static void back_off(int64_t tries, struct hd_deadline *end)
 {
     uint32_t bits = 0;
-    double most = 0.1 * (double)(1 << (tries < 7 ? tries : 7)), left = until - now();
+    double began = now(), most = 0.1 * (double)(1 << (tries < 7 ? tries : 7)), left = end->at - began;
     if (getrandom(&bits, sizeof bits, 0) < 0)
         bits = (uint32_t)tries;
     most = most < 10 ? most : 10;
@@ -209,6 +224,8 @@ static void back_off(int64_t tries, double until)
     struct timespec t = {(time_t)most, (long)((most - (double)(time_t)most) * 1e9)};
     while (most > 0 && nanosleep(&t, &t) && errno == EINTR)
         ;
+    end->looked = now();
+    end->at += hd_slept(began, most + HD_LOOK_SECONDS, end->looked);
 }
 
 static CURL *take_handle(struct hd_ckpt *ckpt)
@@ -271,19 +288,19 @@ static int32_t send_with(struct hd_ckpt *ckpt, struct attempt *a, const char *ur
                          struct hd_error *err)
 {
     const struct s3_request *r = a->request;
-    double until = now() + ckpt->settings->timeout;
     char why[CURL_ERROR_SIZE];
     int32_t code = 0;
     int64_t tries = 0;
+    a->end.looked = now();
+    a->end.at = a->end.looked + ckpt->settings->timeout;
     do {
         if (tries) {
             say_retry(ckpt, a, code, why, tries);
-            back_off(tries - 1, until);
+            back_off(tries - 1, &a->end);
         }
-        double left = until - now();
-        if (tries && left <= 0)
+        if (tries && a->end.at <= a->end.looked)
             break;
-        code = perform(ckpt, a, url, headers, left, why);
+        code = perform(ckpt, a, url, headers, why);
         tries++;
     } while (may_pass(code, a->answer) && tries <= ckpt->settings->retries);
     if (code && !(code == CURLE_WRITE_ERROR && a->answer->status == 206))

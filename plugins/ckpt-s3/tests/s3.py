@@ -377,6 +377,28 @@ def what_passes_is_tried_again():
     expect(time.monotonic() - start < 60, "the timeout is no bound")
 
 
+def a_stop_is_no_timeout():
+    """A job is stopped as a whole, for longer than checkpoint.timeout, while it saves."""
+    running, left = [], [1]
+
+    def stop(request, _):
+        with LOCK:
+            if not (running and left and "/segments/" in request.path):
+                return None
+            left.clear()
+        os.killpg(running[0], signal.SIGSTOP)
+        time.sleep(11)
+        os.killpg(running[0], signal.SIGCONT)
+        return request.cut()
+
+    FAULTS.append(stop)
+    with subprocess.Popen([HEDDLE, "train", job("stopped"), "checkpoint.timeout=10s"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=environment(), start_new_session=True) as p:
+        running.append(p.pid)
+        out = p.communicate()[0]
+    expect(p.returncode == 0 and not left, f"exit code {p.returncode}:\n{out}")
+
+
 def a_server_that_dies_at_each_request():
     """At request n of a save on, before it is done or after it: then the old or the new checkpoint is there, whole."""
     run("train", job("dying"), "job.steps=2")
@@ -526,7 +548,7 @@ import moto.backends  # pylint: disable=wrong-import-order
 BACKEND = moto.backends.get_backend("s3")["123456789012"]["aws"]
 chosen = os.environ.get("S3_ONLY")
 for each in (promises_of_every_store, with_a_session_token, commands, resumes_bit_for_bit, refusals, ranks_of_another_launcher,
-             what_passes_is_tried_again, a_server_that_dies_at_each_request, damage_is_found, requests_grow_as_the_ranks_do,
+             what_passes_is_tried_again, a_stop_is_no_timeout, a_server_that_dies_at_each_request, damage_is_found, requests_grow_as_the_ranks_do,
              what_is_moved_aside_may_take_long, a_list_of_several_pages):
     if not chosen or chosen in each.__name__:
         check(each)
