@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "heddle/comm.h"
+
 static const char *const outputs[] = {"bin", "idx", "loss"};
 
 /* ---- names */
@@ -294,16 +296,15 @@ static uint64_t sign_of_life(const struct hd__token_cache *c)
 static int32_t wait_for_lock(struct hd__token_cache *c, int *lock, struct hd_error *err)
 {
     char holder[128];
-    double since = hd__now(), said = -10;
+    double since = 0, looked = hd__now(), said = -10;
     uint64_t sign = sign_of_life(c);
     int32_t rc = hd__prefix_lock(c->prefix, lock, holder, err);
     while (!rc && *lock == -1) {
         double now = hd__now();
         uint64_t is = sign_of_life(c);
-        if (is != sign)
-            since = now;
+        since = is == sign ? since : 0;
         sign = is;
-        if (now - since > c->timeout)
+        if (hd_wait_is_late(&since, looked, c->timeout, now))
             rc = hd_fail(err, HD_E_TIMEOUT,
                          "%s: %s has the lock on %s.lock, and has written nothing for %.0f s: end it, or name another "
                          "data.cache",
@@ -315,6 +316,7 @@ static int32_t wait_for_lock(struct hd__token_cache *c, int *lock, struct hd_err
         }
         if (!rc && c->beat)
             rc = c->beat(c->user, err);
+        looked = now;
         if (!rc)
             usleep(200000);
         if (!rc)

@@ -750,6 +750,34 @@ struct beats {
     int lock, n, fails;
 };
 
+/* The holder and the one that waits are stopped; then it is through. */
+static int32_t beat_of_stopped(void *user, struct hd_error *why)
+{
+    struct beats *b = user;
+    (void)why;
+    if (!b->n++)
+        usleep(2200000);
+    else if (b->n == 2)
+        hd__prefix_unlock(b->prefix, b->lock);
+    return HD_OK;
+}
+
+START_TEST(cache_lock_of_stopped)
+{
+    struct hd__token_cache c = cache_of(put("a.txt", "one two"));
+    struct beats b = {0};
+    char holder[128];
+    c.timeout = 1.5;
+    ck_ok(hd__token_cache_open(&c, &err));
+    b.prefix = c.prefix;
+    ck_ok(hd__prefix_lock(c.prefix, &b.lock, holder, &err));
+    c.user = &b;
+    c.beat = beat_of_stopped;
+    ck_ok(hd__token_cache_make(&c, &err));
+    hd__token_cache_close(&c);
+}
+END_TEST
+
 /* The beat of a process that holds the lock and hashes: it makes progress three times. */
 static int32_t beat_of_waiting(void *user, struct hd_error *why)
 {
@@ -896,6 +924,7 @@ int main(void)
                  {"copies", copies},
                  {"cache", cache},
                  {"cache lock", cache_lock},
+                 {"cache lock of stopped", cache_lock_of_stopped},
                  {"cache beats", cache_beats},
                  {"cache ended while hashing", cache_ended_while_hashing},
                  {"cache ended behind its hashes", cache_ended_behind_its_hashes}};
