@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "heddle/comm.h"
 
 #define COMMAND_SECONDS 10.0 /* longest time of a command, or the interval where that is longer */
 
@@ -23,7 +24,7 @@ static void sleep_for(double seconds)
 /* Exit code of the command; 128 + signal where it was killed, also for taking too long. */
 static int run_command(const char *command, double limit)
 {
-    double until = hd__now() + limit;
+    struct hd_deadline until = {hd__now() + limit, hd__now()};
     int status, killed = 0;
     pid_t pid = fork();
     if (pid == 0) {
@@ -37,7 +38,7 @@ static int run_command(const char *command, double limit)
         _exit(127);
     }
     while (pid > 0 && waitpid(pid, &status, WNOHANG) != pid) {
-        if (!killed && hd__now() > until) {
+        if (!killed && hd_deadline_passed(&until, hd__now())) {
             kill(-pid, SIGKILL);
             killed = 1;
         }

@@ -513,6 +513,23 @@ START_TEST(notice)
 }
 END_TEST
 
+/* Stopped with the job, the command has not taken too long. */
+START_TEST(notice_of_stopped)
+{
+#if SANITIZED
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    struct command *c =
+        command_start("LD_PRELOAD=" ASYNC "/stopped_clock.so",
+                      "train " ENDLESS "job.name=slow metrics.every=10 checkpoint={} "
+                      "launch.notice={\"command\":\"sleep\t1;touch\tcame-through\",\"every\":\"10ms\"}");
+    command_wait(c, 60);
+    expect_code(c, 3);
+    ck_assert_msg(!access("came-through", F_OK) && !strstr(c->err, "took too long"), "%s", c->err);
+#endif
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {{"killed twice", killed_twice, HD__COUNT(rounds)},
@@ -530,6 +547,7 @@ int main(void)
                                         {"slow disk keeps", slow_disk_keeps, 1},
                                         {"time is up", time_is_up, 1},
                                         {"notice", notice, 1},
+                                        {"notice of stopped", notice_of_stopped, 1},
                                         {NULL}};
     return system_run("restarts", tests);
 }
