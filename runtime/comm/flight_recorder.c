@@ -95,6 +95,11 @@ void hd__comm_flight_went_on(struct hd__flight *f, double now)
     HD__FLIGHT_TIME(f->went_on, now);
 }
 
+double hd__comm_flight_took(const struct hd__flight *f, double began)
+{
+    return load_time(&f->went_on) > began ? 0 : hd__now() - began;
+}
+
 double hd__comm_flight_waited(const struct hd__flight *f)
 {
     struct hd__flight_record r;

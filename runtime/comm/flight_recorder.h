@@ -124,5 +124,7 @@ int hd__comm_flight_read(const struct hd__flight *flight, uint64_t number, struc
 double hd__comm_flight_waited(const struct hd__flight *flight);
 /* [any-thread] This process had been stopped until now: waits begin anew. */
 void hd__comm_flight_went_on(struct hd__flight *flight, double now);
+/* Seconds from `began` until now; 0: it was stopped meanwhile, and what took so long is no measure. */
+double hd__comm_flight_took(const struct hd__flight *flight, double began);
 
 #endif

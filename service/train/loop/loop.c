@@ -208,7 +208,8 @@ static void log_saved(struct hd__train_loop *l)
     if (isfinite(saved.val_loss))
         json_object_set_new(event, "val_loss", json_real(saved.val_loss));
     hd__metrics_log_event(l->metrics, event);
-    l->longest_save = HD__MAX(l->longest_save, HD__MAX(saved.seconds, saved.exposed));
+    if (hd__comm_flight_took(hd__exec_flight(l->s.exec), l->saved_at) > 0)
+        l->longest_save = HD__MAX(l->longest_save, HD__MAX(saved.seconds, saved.exposed));
     if (l->saves_skipped > 1)
         hd__log(HD_LOG_WARN, NULL,
                 "%" PRId64 " checkpoints were left out while that of step %" PRId64 " was written, up to step %" PRId64,
@@ -445,7 +446,7 @@ static int32_t run_steps(struct hd__train_loop *l, int *stopped, struct hd_error
             l->val_loss = NAN;
         if (completed && (evaluated || has_row(l)))
             rc = hd__loop_log_row(l, rc, err);
-        l->longest_step = HD__MAX(l->longest_step, hd__now() - start);
+        l->longest_step = HD__MAX(l->longest_step, hd__comm_flight_took(hd__exec_flight(l->s.exec), start));
         check_time(l);
         log_saved(l);
         log_copied(l);

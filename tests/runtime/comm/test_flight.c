@@ -77,8 +77,11 @@ START_TEST(waiting_and_failing)
     ck_assert_double_eq(hd__comm_flight_waited(f), 0);
     hd__comm_flight_wait(f, first, hd__now() - 3);
     ck_assert(hd__comm_flight_waited(f) >= 3 && hd__comm_flight_waited(f) < 60);
+    ck_assert(hd__comm_flight_took(f, hd__now() - 3) >= 3);
     hd__comm_flight_went_on(f, hd__now() + 1000); /* it had been stopped: that was no waiting */
     ck_assert_double_eq(hd__comm_flight_waited(f), 0);
+    ck_assert_double_eq(hd__comm_flight_took(f, hd__now() - 3), 0);
+    ck_assert(hd__comm_flight_took(f, hd__now() + 1001) < 0); /* what began since then is measured */
     hd__comm_flight_end(f, first, hd__now(), HD_OK);
     ck_assert_double_eq(hd__comm_flight_waited(f), 0);
     hd__comm_flight_wait(f, second, hd__now());
