@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/warnings/warnings.h"
+#include "service/train/resume_diff.h"
 
 #define ZERO "strategies.@(zero|ddp|fsdp)"
 #define ADAM "each weight moves by about as much in a step: 1e-5 to 1e-2 are usual"
@@ -27,9 +28,12 @@ static const struct usual {
     {"optimizer.clip", NULL, 1e-3, 1e4, "0.1 to 10 are usual, and 0 is no clipping"},
     {"optimizer.ns_steps", NULL, 3, 12, "5 are usual"},
     {"model.rope_theta", NULL, 100, 1e9, "it is the base of the frequencies, not a scale: 1e4 to 1e6 are usual"},
-    {"model.norm_eps", NULL, 1e-15, 1e-3, "1e-6 to 1e-5 are usual, and a large one keeps norms from normalizing"},
+    {"model.@(|rms_|layer_)norm_eps?(ilon)", NULL, 1e-15, 1e-3,
+     "1e-6 to 1e-5 are usual, and a large one keeps norms from normalizing"},
     {"model.router_aux_loss_coef", NULL, 1e-8, 1, "1e-4 to 0.02 are usual, and a large one trains the router alone"},
     {"model.router_z_loss_coef", NULL, 1e-8, 1, "1e-4 to 1e-2 are usual"},
+    {"model.sliding_window", NULL, 2, DBL_MAX,
+     "a token attends to itself alone, and learns nothing of those before it: say 2 or more, or 0 for all"},
     {"strategies.localsgd.outer_lr", NULL, 0.05, 2,
      "replicas keep about such a share of what they learned: 0.4 to 1 are usual"},
     {ZERO ".prefetch_size", NULL, 1000, DBL_MAX, "these are parameters, and prefetch counts blocks"},
@@ -42,10 +46,9 @@ static const struct usual {
     {"watch.utilisation", NULL, 0, 0.99, "ranks never compute all of the time: 0.3 to 0.9 are usual"},
 };
 
-static int is_unusual(const struct usual *row, const struct hd__job_value *value, double number)
+static int is_unusual(const struct usual *row, const char *path, const char *use, double number)
 {
-    const char *use = value->owner ? value->owner->use : "";
-    return (number < row->least || number > row->most) && !fnmatch(row->key, value->path, FNM_EXTMATCH) &&
+    return (number < row->least || number > row->most) && !fnmatch(row->key, path, FNM_EXTMATCH) &&
            (!row->use || !fnmatch(row->use, use, FNM_EXTMATCH));
 }
 
@@ -57,10 +60,26 @@ void hd__warn_unusual(struct hd__job *job, struct hd__text *out)
         if (!strcmp(value->origin, "default") || number <= 0)
             continue;
         for (size_t k = 0; k < HD__COUNT(rows); k++)
-            if (is_unusual(&rows[k], value, number)) {
+            if (is_unusual(&rows[k], value->path, value->owner ? value->owner->use : "", number)) {
                 hd__text_add(out, "%s: warning: %s is %s: %s\n", value->origin,
                              value->written ? value->written : value->path, value->text, rows[k].why);
                 value->plain = NULL; /* said */
             }
     }
+}
+
+void hd__warn_unusual_config(const struct hd__compiled *c, struct hd__text *out)
+{
+    const struct hd__job_value *from = hd__job_value_get(c->job, "model.from");
+    json_t *config = from && from->text && *from->text ? hd__train_model_config(c) : NULL;
+    json_object_update_missing(config, json_object_get(config, "rope_parameters"));
+    for (void *at = json_object_iter(config); at; at = json_object_iter_next(config, at)) {
+        const char *path = hd__arena_format(&c->job->arena, "model.%s", json_object_iter_key(at));
+        double number = json_number_value(json_object_iter_value(at));
+        for (size_t k = 0; k < HD__COUNT(rows); k++)
+            if (number > 0 && is_unusual(&rows[k], path, "", number))
+                hd__text_add(out, "%s: warning: model.from: %s is %g in its config.json: %s\n", from->origin,
+                             json_object_iter_key(at), number, rows[k].why);
+    }
+    json_decref(config);
 }

@@ -165,8 +165,6 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
         {ffn > 0 && hidden &&
              ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
          "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
-        {window && json_integer_value(window->json) == 1, "model.sliding_window",
-         "is 1: a token attends to itself alone, and learns nothing of those before it: say 2 or more, or 0 for all"},
         {job->train.weighted && job->train.count == 1, "data.train", "is one file: leave its weight out"},
         {scaled && wide, "precision.loss_scale",
          "is not needed: gradients have the range of fp32, and none of them become 0: leave it out"},

@@ -64,6 +64,7 @@ void hd__cli_print_warnings(const struct hd__cli_job_arguments *arguments, const
     warn_folders(loaded->job, &text);
     warn_hooks(loaded->job, &text);
     if (loaded->compiled) {
+        hd__warn_unusual_config(loaded->compiled, &text);
         hd__warn_idle_options(arguments, loaded, &text);
         hd__routes_notes(loaded->compiled, &text);
     }

@@ -20,6 +20,7 @@ void hd__warn_intervals(struct hd__job *job, struct hd__text *out);
 /* ---- usual.c */
 /* Numbers outside what anyone uses. */
 void hd__warn_unusual(struct hd__job *job, struct hd__text *out);
+void hd__warn_unusual_config(const struct hd__compiled *c, struct hd__text *out); /* of model.from */
 
 /* ---- strategies.c */
 /* Pipelines that idle, strategies that cut nothing, recomputation that saves nothing, codes that are never used. */

@@ -18,6 +18,8 @@ struct reader {
 };
 
 #define REQUIRED (-1)
+#define LARGEST_THETA 1e12 /* as of model.rope_theta */
+#define LARGEST_FACTOR 1e6 /* below 1 positions would move apart, which no model is trained for */
 
 /* The kinds of config.json that are read, and what their classes in transformers take for granted. */
 static const struct kind {
@@ -109,7 +111,7 @@ static int64_t count_of_either(struct reader *r, const char *key, const char *ot
     return count_of(r, also && !value ? other : key, missing);
 }
 
-static double number_of(struct reader *r, const char *key, double missing)
+static double number_within(struct reader *r, const char *key, double missing, double least, double most)
 {
     const json_t *value = value_of(r, key);
     if (!value && missing == REQUIRED)
@@ -119,7 +121,14 @@ static double number_of(struct reader *r, const char *key, double missing)
     double number = json_number_value(value);
     if (!json_is_number(value) || !(number > 0) || !isfinite(number))
         refuse(r, HD_E_INVALID, "\"%s\" must be a number above 0", key);
+    else if (number < least || number > most)
+        refuse(r, HD_E_INVALID, "\"%s\" is %g: %g to %g are possible", key, number, least, most);
     return number;
+}
+
+static double number_of(struct reader *r, const char *key, double missing)
+{
+    return number_within(r, key, missing, 0, HUGE_VAL);
 }
 
 static int flag_of(struct reader *r, const char *key, int missing)
@@ -191,7 +200,7 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
         refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)", type);
         return;
     }
-    rope->factor = number_of(r, "factor", REQUIRED);
+    rope->factor = number_within(r, "factor", REQUIRED, 1, LARGEST_FACTOR);
     if (!strcmp(type, "linear")) {
         rope->kind = TF_ROPE_LINEAR;
     } else {
@@ -217,7 +226,7 @@ static void read_rope(struct reader *r, struct tf_rope *rope, double theta)
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
     struct tf_rope read[2] = {{0}};
     int n = 0;
-    rope->theta = number_of(r, "rope_theta", theta);
+    rope->theta = number_within(r, "rope_theta", theta, 1, LARGEST_THETA);
     check_demands(r, rope_demands);
     for (int i = 0; i < 2; i++) {
         struct reader inner = {value_of(r, keys[i]), r->path, r->err, r->rc};
@@ -232,7 +241,7 @@ static void read_rope(struct reader *r, struct tf_rope *rope, double theta)
                    keys[i], key);
         if (r->rc)
             return;
-        read[n].theta = number_of(&inner, "rope_theta", rope->theta);
+        read[n].theta = number_within(&inner, "rope_theta", rope->theta, 1, LARGEST_THETA);
         read_rope_kind(&inner, &read[n]);
         r->rc = inner.rc;
         if (value_of(r, "rope_theta") && read[n].theta != rope->theta)
@@ -259,7 +268,7 @@ static void read_gpt2(struct reader *r, struct tf_shape *shape)
     shape->heads = shape->kv_heads = count_of_either(r, "n_head", "num_attention_heads", REQUIRED);
     shape->ffn = count_of(r, "n_inner", 4 * shape->hidden);
     shape->max_seq_len = count_of_either(r, "n_positions", "max_position_embeddings", REQUIRED);
-    shape->norm_eps = number_of(r, "layer_norm_epsilon", 1e-5);
+    shape->norm_eps = number_within(r, "layer_norm_epsilon", 1e-5, 0, 1);
     shape->tied = flag_of(r, "tie_word_embeddings", 1);
     check_demands(r, gpt2_demands);
 }
@@ -298,7 +307,7 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->head_dim = count_of(r, "head_dim", kind->head_dim);
     shape->ffn = count_of(r, "intermediate_size", REQUIRED);
     shape->max_seq_len = count_of(r, "max_position_embeddings", kind->longest);
-    shape->norm_eps = number_of(r, "rms_norm_eps", kind->eps);
+    shape->norm_eps = number_within(r, "rms_norm_eps", kind->eps, 0, 1);
     shape->tied = flag_of(r, "tie_word_embeddings", 0);
     /* The other classes do not read it. */
     shape->out_bias = (llama || kind->family == TF_QWEN3) && flag_of(r, "attention_bias", 0);

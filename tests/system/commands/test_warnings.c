@@ -289,6 +289,10 @@ static const struct {
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
      "data.train=sevens.txt",
      "warning: command line: model.from: empty: weights are all 0 ("},
+    {"check llama.yaml model={\"use\":\"transformer\",\"from\":\"odd\"} data.seq_len=8",
+     "command line: warning: model.from: rms_norm_eps is 0.5 in its config.json: 1e-6 to 1e-5 are usual"},
+    {"check llama.yaml model={\"use\":\"transformer\",\"from\":\"odd\"} data.seq_len=8",
+     "command line: warning: model.from: rope_theta is 1 in its config.json: it is the base of the frequencies"},
     {"train llama.yaml job.steps=2 model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
      "data.train=sevens.txt job.name=still",
      "warning: step 1: the gradient norm is 0, so this step learns nothing: are weights 0, or so large that"},
@@ -395,7 +399,9 @@ START_TEST(warnings)
                             "cat sevens.txt >> chars.npy && head -c 9000 corpus.txt >> bytes.npy && "
                             "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
                             "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
-                            "truncate -r model.safetensors zeros && mv zeros model.safetensors"),
+                            "truncate -r model.safetensors zeros && mv zeros model.safetensors && "
+                            "cp -r . ../odd && sed -i 's/\"rms_norm_eps\": [0-9.e-]*/\"rms_norm_eps\": 0.5/; "
+                            "s/\"rope_theta\": [0-9.e-]*/\"rope_theta\": 1.0/' ../odd/config.json"),
                      0);
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/a corpus.txt"), 0);
     ck_assert_int_eq(system("{ head -c 9000 toks/a.bin; head -c 9000 /dev/zero; } > tail.bin; for i in $(seq 200); do "
