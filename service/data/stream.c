@@ -413,9 +413,10 @@ static void warn_padding(const struct hd__data *d, const struct data_file *f, ui
                 f->path, percent, (long long)id);
 }
 
-/* Labels that count; files that look padded. */
+/* Labels that count; files that look padded; of all tokens the largest. */
 struct scan {
     uint64_t counted, padded;
+    int64_t largest;
 };
 
 /* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and counts. */
@@ -442,6 +443,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
                 continue;
             }
             scan->counted += (uint64_t)(labels && !ignored);
+            scan->largest = labels ? scan->largest : HD__MAX(scan->largest, block[i]);
             run = block[i] == before ? run + 1 : 1;
             before = block[i];
             in_runs += run == RUN ? RUN : run > RUN;
@@ -475,6 +477,7 @@ static void warn_types(const struct hd__data *d)
 /* Every remaining file gets the same share of the budget: the first of many files must not use all. */
 int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error *err)
 {
+    enum { SAMPLE = 1 << 20 };
     int32_t rc = HD_OK;
     uint32_t left = d->n_files;
     struct scan scan = {0};
@@ -490,11 +493,19 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
             if (d->config.ops->labels)
                 rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, &scan, err);
             looked_at += n;
-            if (!rc && (!s->files[j].info.max_token || s->files[j].info.max_token >= d->config.vocab))
-                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &scan, err);
             tokens -= n;
+            if (s->files[j].info.max_token && s->files[j].info.max_token < d->config.vocab)
+                n = HD__MIN(n, SAMPLE); /* all are inside */
+            if (!rc)
+                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &scan, err);
         }
     }
+    if (!rc && looked_at >= 1024 && scan.largest < d->config.vocab / 8)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s%s: no id is above %lld, and model.vocab is %ld: is it the tokenizer's, and are these its ids, and "
+                "not masks or positions?",
+                d->files[0].path, d->n_files > 1 ? " and the rest" : "", (long long)scan.largest,
+                (long)d->config.vocab);
     if (!rc && d->config.ops->labels)
         hd__log(HD_LOG_INFO, NULL, "%s%s: %llu of %s%llu tokens count in the loss", d->files[0].path,
                 d->n_files > 1 ? " and the rest" : "", (unsigned long long)scan.counted,

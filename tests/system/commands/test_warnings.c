@@ -284,6 +284,12 @@ static const struct {
      "tail.bin: its last tokens are all 0: was it made, and never written to its end?"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=rows.bin",
      "warning: rows.bin: 62% of the tokens lie in runs of 8 and more of one id, as 0: is that padding?"},
+    {"train llama.yaml --dry-run data.train=sevens.txt",
+     "warning: sevens.txt: 100% of the tokens lie in runs of 8 and more of one id, as 7: is that padding?"},
+    {"train llama.yaml --dry-run data.train=sevens.txt", "warning: sevens.txt: no id is above 7, and model.vocab is "
+                                                         "256: is it the tokenizer's, and are these its ids, and"},
+    {"train llama.yaml --dry-run model.vocab=50257 data.train=[\"bytes.npy\",\"chars.npy\"]",
+     "warning: bytes.npy and the rest: no id is above 121, and model.vocab is 50257: is it the tokenizer's, and are"},
     {"train llama.yaml --dry-run model.vocab=641 data.train=toks/a.bin",
      "warning: command line: model.vocab: 641, and "},
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
