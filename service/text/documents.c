@@ -152,6 +152,11 @@ static int32_t next_whole(struct hd__documents *d, struct hd__document *out, int
     uint32_t skipped = (uint32_t)d->at.offset;
     give(d, d->end - d->begin, d->end - d->begin, out);
     out->skipped = skipped;
+    if (out->bytes > 2 && !memcmp(out->text, "{\"", 2))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: is JSON, and its name says text: keys and quotes become tokens, too: call it .jsonl, and a field "
+                "of each line is read",
+                out->path);
     d->at.line = 1;
     *found = 1;
     return HD_OK;

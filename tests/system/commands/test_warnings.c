@@ -290,6 +290,10 @@ static const struct {
                                                          "256: is it the tokenizer's, and are these its ids, and"},
     {"train llama.yaml --dry-run model.vocab=50257 data.train=[\"bytes.npy\",\"chars.npy\"]",
      "warning: bytes.npy and the rest: no id is above 121, and model.vocab is 50257: is it the tokenizer's, and are"},
+    {"data tokenize --tokenizer " TOKENIZER " --to toks/lines lines.txt",
+     "warning: lines.txt: is JSON, and its name says text: keys and quotes become tokens, too: call it .jsonl, and a"},
+    {"train llama.yaml job.steps=1 model.vocab=320 data.tokenizer=" TOKENIZER " data.train=lines.txt job.name=lines",
+     "warning: lines.txt: is JSON, and its name says text: keys and quotes become tokens, too: call it .jsonl, and a"},
     {"train llama.yaml --dry-run model.vocab=641 data.train=toks/a.bin",
      "warning: command line: model.vocab: 641, and "},
     {"train llama.yaml --dry-run model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes "
@@ -413,6 +417,8 @@ START_TEST(warnings)
     ck_assert_int_eq(system("{ head -c 9000 toks/a.bin; head -c 9000 /dev/zero; } > tail.bin; for i in $(seq 200); do "
                             "head -c $((24 * i)) toks/a.bin | tail -c 24; head -c 40 /dev/zero; done > rows.bin"),
                      0);
+    write_file("lines.txt", "{\"text\": \"And the evening and the morning were the first day.\"}\n"
+                            "{\"text\": \"And the evening and the morning were the second day.\"}\n");
     write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"use\": \"tree\"}, "
                             "{\"op\": \"all_reduce\", \"use\": \"ring\"}]}");
     write_file("two.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 2, \"use\": "
