@@ -1,6 +1,8 @@
 #include "service/train/corpus.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -180,10 +182,32 @@ static uint64_t ends_of(struct file_id *f)
     return f->ends;
 }
 
-/* Says which file both have, or which copy, or which was split off; NULL: none. */
+/* Is the middle of x in the last *left bytes of y, off which held-out data is mostly cut? One that repeats itself, as
+ * padding does, says nothing. */
+static int has_middle(const struct file_id *x, const struct file_id *y, uint64_t *left)
+{
+    enum { LOOK = O_RDONLY | O_CLOEXEC | O_NONBLOCK };
+    char middle[8192]; /* more than a system prompt, say, that all have */
+    off_t from = (off_t)(y->size - HD__MIN(y->size, *left)) & ~(off_t)0xffff; /* whole pages */
+    size_t n = HD__MIN(x->size, sizeof middle), searched = y->size - (uint64_t)from;
+    int a = open(x->path, LOOK), b = open(y->path, LOOK), found = 0;
+    void *map = n < 64 || !searched || !*left ? MAP_FAILED : mmap(NULL, searched, PROT_READ, MAP_PRIVATE, b, from);
+    if (map != MAP_FAILED) {
+        found = pread(a, middle, n, (off_t)((x->size - n) / 2)) == (ssize_t)n && memcmp(middle, middle + 4, n - 4) &&
+                memmem(map, searched, middle, n);
+        *left -= HD__MIN(*left, searched);
+        munmap(map, searched);
+    }
+    close(a);
+    close(b);
+    return found;
+}
+
+/* Says which file both have, or which copy, or which was split off or cut out; NULL: none. */
 static const char *find_common(struct hd__job *job, struct file_ids *a, struct file_ids *b, const char *key)
 {
-    for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 3 * n; pair++) {
+    uint64_t left = 256 << 20;
+    for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 4 * n; pair++) {
         struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
         if (pair < n && !by_number(x, y))
             return hd__arena_format(&job->arena, "%s is a file that %s has, too", x->path, key);
@@ -191,6 +215,8 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
             return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
                                     x->size > 2 * HD_FILE_END ? "size and the same first and last bytes" : "bytes",
                                     y->path, key);
+        if (pair >= 3 * n && has_middle(x, y, &left))
+            return hd__arena_format(&job->arena, "the middle of %s is in %s of %s, too", x->path, y->path, key);
         if (pair >= 2 * n && x->split_of && x->split_of == ends_of(y))
             return hd__arena_format(&job->arena, "%s was split off %s, which %s names instead of the other part",
                                     x->path, y->path, key);

@@ -373,6 +373,8 @@ static const struct {
      "data.train: it is not held out"},
     {"train llama.yaml --dry-run data.val=low.txt data.test=texts/a.txt eval.every=2",
      "data.test: texts/a.txt has the same bytes as low.txt of data.val: the test is on what was evaluated before"},
+    {"train llama.yaml --dry-run data.val=end.txt eval.every=2",
+     "warning: command line: data.val: the middle of end.txt is in corpus.txt of data.train, too: it is not held out"},
     {"train llama.yaml --dry-run metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"a.prom\",\"address\":"
      "\"0.0.0.0\"}]",
      "address has no effect where metrics.sinks"},
@@ -395,14 +397,15 @@ static void expect_once(const char *words, const char *want)
 
 START_TEST(warnings)
 {
-    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && cp corpus.txt copy.txt && { head -c -1 copy.txt; "
-                            "printf X; } > other.txt && truncate -s 9000 unwritten.bin && "
+    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && cp corpus.txt copy.txt && tr 'a-y' 'b-z' < "
+                            "copy.txt > other.txt && truncate -s 9000 unwritten.bin && "
                             "mkdir -p shards texts renamed/best && touch renamed/best/index.json && cp low.txt "
                             "texts/a.txt && cp low.txt texts/b.txt && cp "
                             "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
                             "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+                            "tail -c 5001 corpus.txt > end.txt && head -c -5001 corpus.txt > begin.txt && "
                             "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
                             "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
                             "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
@@ -437,6 +440,7 @@ START_TEST(warnings)
         "data.val_fraction=0.1 checkpoint={\"every\":4}",
         "precision.master=bf16 optimizer.rounding=stochastic",
         "data.train=[\"corpus.txt\",\"bytes.npy\"]",
+        "data.train=begin.txt data.val=end.txt eval.every=2",
         "checkpoint={} job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
         "checkpoint={\"every\":2,\"keep\":{\"best\":5}} data.val_fraction=0.1 eval.every=100", /* before each save */
         "data.shuffle_buffer=64",
