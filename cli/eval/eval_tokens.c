@@ -252,9 +252,9 @@ static int32_t add_pair(struct hd__eval_requests *r, const struct hd__cli_text *
     else if (!rc)
         rc = hd__cli_text_encode(text, all + strlen(all) - rest, rest, 0, &r->pool, err);
     if (!rc && split >= r->pool.count)
-        rc = hd_fail(err, HD_E_INVALID, "the continuation has no token of its own");
+        rc = hd_fail(err, HD_E_INVALID, "the continuation has no token of its own: leave it out");
     if (!rc && r->pool.count - split > (size_t)seq_len)
-        rc = hd_fail(err, HD_E_INVALID, "the continuation has %zu tokens, and data.seq_len is %lld",
+        rc = hd_fail(err, HD_E_INVALID, "the continuation has %zu tokens, and data.seq_len is %lld: raise that",
                      r->pool.count - split, (long long)seq_len);
     if (!rc)
         add_row(r, begin, r->pool.count, split, seq_len);

@@ -200,7 +200,8 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
 
 static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
 {
-    const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause");
+    const struct hd__job_value *pause = hd__job_value_get(job, "launch.pause"),
+                               *margin = hd__job_value_get(job, "launch.margin");
     const struct hd__job_value *batches = hd__job_value_get(job, "eval.batches");
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct unlikely rows[] = {
@@ -244,6 +245,9 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
          "may lose machines, and there are no checkpoints to go on from: add checkpoint: {every: 30m}"},
         {job->scale_batch && job->nodes_min == job->nodes_max, "launch.scale_batch",
          "has no effect, because launch.nodes is a fixed number: say MIN:MAX"},
+        {job->launch_time_limit <= 0 && !getenv("SLURM_JOB_END_TIME") && margin &&
+             strcmp(margin->origin, "default") != 0,
+         "launch.margin", "has no effect outside Slurm, because launch.time_limit is not set"},
         {!job->launch_restarts && job->nodes_max == 1 && pause && strcmp(pause->origin, "default") != 0, "launch.pause",
          "has no effect, because launch.restarts is 0"},
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",

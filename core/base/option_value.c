@@ -76,7 +76,8 @@ static int32_t check_range(const struct hd_option *o, double value, const char *
                        zero ? zero : "");
     if (o->min <= -9e18)
         return hd_fail(err, HD_E_INVALID, "%s is too large: at most %.15g", text, o->max);
-    return hd_fail(err, HD_E_INVALID, "%s is out of range: %.15g to %.15g", text, o->min, o->max);
+    return hd_fail(err, HD_E_INVALID, "%s is out of range: %.15g to %.15g%s", text, o->min, o->max,
+                   o->type == HD_OPT_DURATION ? " seconds" : "");
 }
 
 static int32_t parse_int(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)

@@ -379,7 +379,7 @@ static int32_t fail_unnamed(const char *folder, struct hd_error *err)
                 : there ? ": fetch the index as well, where it is a part of several files, or call it model.safetensors"
                 : was   ? "; pytorch_model.bin is not read: load and save the model with transformers, whose "
                           "save_pretrained writes safetensors"
-                        : "");
+                        : ": fetch them; to begin with random weights say the model's sizes in place of from");
     globfree(&found);
     globfree(&old);
     free(pattern);

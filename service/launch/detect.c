@@ -383,6 +383,11 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
     if (address && *address && word && *word && (!env_int("MASTER_PORT", &port) || port < 1 || port > 65534))
         return hd_fail(err, HD_E_INVALID,
                        "MASTER_PORT is '%.40s', which is no port: a number from 1 to 65534 is wanted", word);
+    if (address && (strchr(address, '/') || (strchr(address, ':') && strchr(address, ':') == strrchr(address, ':'))))
+        return hd_fail(err, HD_E_INVALID,
+                       "MASTER_ADDR is '%.60s': a name or an address alone is wanted, and the port in "
+                       "MASTER_PORT",
+                       address);
     if (!address || !*address || !word || !*word)
         return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name,
                        l->rank, l->size);

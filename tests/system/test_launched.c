@@ -210,6 +210,10 @@ START_TEST(wrong_environment)
     expect_environment_refused("RANK=0 WORLD_SIZE=2", "", "not MASTER_ADDR and MASTER_PORT");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=many", "",
                                "MASTER_PORT is 'many', which is no port: a number from 1 to 65534 is wanted");
+    expect_environment_refused("RANK=1 WORLD_SIZE=2 MASTER_ADDR=http://127.0.0.1 MASTER_PORT=29400", "",
+                               "MASTER_ADDR is 'http://127.0.0.1': a name or an address alone is wanted");
+    expect_environment_refused("RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1:29400 MASTER_PORT=29400", "",
+                               "MASTER_ADDR is '127.0.0.1:29400': a name or an address alone is wanted, and the port");
     expect_environment_refused(
         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=7", "",
         "mpirun started 2 ranks, 1 of them on this machine, and MASTER_ADDR and MASTER_PORT are not set");

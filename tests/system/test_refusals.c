@@ -686,7 +686,11 @@ START_TEST(dry_runs)
         {DRY "checkpoint.resume=never-made", "checkpoint.resume: runs/folder/checkpoints has no checkpoint never-made",
          NULL},
         {DRY "checkpoint.dir=tokens.bin", "command line: checkpoint.dir: tokens.bin: Not a directory", NULL},
-        {DRY "model.from=config", "command line: model.from: config: holds neither model.safetensors nor", NULL},
+        {DRY "model.from=config",
+         "command line: model.from: config: holds neither model.safetensors nor model.safetensors.index.json: fetch "
+         "them; to begin with random weights",
+         NULL},
+        {"train llama.yaml comm.timeout=1ms", "comm.timeout: 1ms is out of range: 0.01 to 1000000 seconds", NULL},
         {"train folder.yaml model.from=config", "command line: model.from: config: holds neither", NULL},
         {"eval folder.yaml model.from=config data.val_fraction=0.1", "command line: model.from: config: holds", NULL},
         {"sample folder.yaml model.from=config", "command line: model.from: config: holds", NULL},

@@ -31,6 +31,8 @@ static const struct {
     {"explain llama.yaml optimizer.rounding_seed=2",
      "command line: warning: optimizer.rounding_seed has no effect where optimizer.rounding is nearest: leave it "
      "out, or say optimizer.rounding=stochastic"},
+    {"train llama.yaml --dry-run launch.margin=10s",
+     "command line: warning: launch.margin has no effect outside Slurm, because launch.time_limit is not set"},
     {"train llama.yaml --dry-run optimizer.lr=0", "command line: warning: optimizer.lr is 0: no parameter changes"},
     {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=21",
      "command line: warning: eval.every is above job.steps: nothing is evaluated"},
