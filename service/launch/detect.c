@@ -171,7 +171,7 @@ int32_t hd__launch_check_names(struct hd_error *err)
                            "the environment has %s, which heddle sets for the ranks that it starts by mpirun or its "
                            "like, and it did not start this process: unset it",
                            name);
-        if (strncmp(name, "HEDDLE_", 7) || own < HD__COUNT(own_names))
+        if (strncasecmp(name, "HEDDLE_", 7) || own < HD__COUNT(own_names))
             continue;
         const char *names[OF_PEOPLE]; /* behind HEDDLE_, by which all are near */
         for (size_t i = 0; i < OF_PEOPLE; i++)
@@ -182,7 +182,7 @@ int32_t hd__launch_check_names(struct hd_error *err)
                                : nearest                       ? ": did you mean HEDDLE_"
                                                                : "",
                                nearest ? nearest : "", nearest ? "?" : "");
-        if (!strncmp(name, "HEDDLE_TLS", 10) || !strncmp(name, "HEDDLE_SECRET", 13))
+        if (!strncasecmp(name, "HEDDLE_TLS", 10) || !strncasecmp(name, "HEDDLE_SECRET", 13))
             hd_fail(err, HD_E_INVALID, "%s%s Unset it: the job would be less safe than it says", why,
                     nearest ? "" : ".");
         else if (!later)

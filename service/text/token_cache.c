@@ -269,6 +269,9 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     forget_old_progress(c);
     int32_t rc = hd__tokenize(&c->config, &state, err);
     hd__tokenize_print_end(&m.print);
+    if (!rc && !state.tokens)
+        rc = hd_fail(err, HD_E_INVALID, "%s: has no token in %" PRIu64 " documents: name files with text", c->source,
+                     state.documents);
     if (!rc)
         rc = write_rows(c, err);
     if (!rc)

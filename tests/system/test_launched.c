@@ -263,6 +263,7 @@ START_TEST(wrong_environment)
     expect_environment_refused("HEDDLE_TLS=1", "",
                                "reads no variable of this name. Unset it: the job would be less safe");
     expect_environment_refused("HEDDLE_SECRETS=hunter2", "", "no variable of this name: did you mean HEDDLE_SECRET?");
+    expect_environment_refused("heddle_secret=hunter2", "", "has heddle_secret, and heddle reads no variable of this");
     expect_environment_refused("HEDDLE_LAUNCHED=1", "", "HEDDLE_LAUNCHED, which heddle sets for the ranks that it");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_RENDEZVOUS='29400 00'" AT, "",
                                "HEDDLE_RENDEZVOUS, which heddle sets for the ranks that it starts by mpirun");

@@ -269,6 +269,8 @@ START_TEST(said)
     expect_says(c, "none has no documents: 46 could not be read (--skip-bad, --field none)");
     ck_assert_str_eq(c->out, "");
     expect_says(command_run("data tokenize --tokenizer " TOKENIZER " --to none empty.jsonl"), "none has no documents");
+    expect_says(command_run("train llama.yaml model.vocab=320 data.tokenizer=" TOKENIZER " data.train=empty.jsonl"),
+                "command line: data.train: empty.jsonl: has no token in 0 documents: name files with text");
     ck_assert_int_eq(system("! ls none* 2>/dev/null"), 0); /* so the call that is right needs no --overwrite */
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to none " INDEXED "/corpus.jsonl"), 0);
     ck_assert_int_eq(system("cp none.bin before.bin"), 0);
