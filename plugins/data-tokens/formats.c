@@ -518,6 +518,13 @@ int32_t tokens_parse(struct hd_data *f, const struct tokens_settings *settings, 
                      f->path);
     if (!rc)
         rc = parser[format](f, settings, err);
+    if (!rc && !f->count)
+        rc = hd_fail(err, HD_E_INVALID, "%s: has no token: leave it out, or write it again", f->path);
+    if (!rc && (format == TOKENS_NPY || format == TOKENS_LLMC) && f->type == TOKENS_U16 && f->vocab > UINT16_MAX + 1)
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: a vocabulary of %ld does not fit into uint16, and larger ids are cut where they are written "
+                     "in it: write them as uint32",
+                     f->path, (long)f->vocab);
     if (!rc && settings->token_dtype && token_types[f->type].bytes != sizeof(uint32_t))
         rc =
             hd_fail(err, HD_E_INVALID,

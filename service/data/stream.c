@@ -413,10 +413,9 @@ static void warn_padding(const struct hd__data *d, const struct data_file *f, ui
                 f->path, percent, (long long)id);
 }
 
-/* Labels that count; files that look padded; of all tokens the largest. */
+/* Labels that count; files that look padded, or of another vocabulary. */
 struct scan {
-    uint64_t counted, padded;
-    int64_t largest;
+    uint64_t counted, padded, low;
 };
 
 /* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and counts. */
@@ -425,7 +424,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
 {
     int labels = read != d->config.ops->read;
     enum { BLOCK = 2048, RUN = 8 };
-    int64_t block[BLOCK], before = -1;
+    int64_t block[BLOCK], before = -1, largest = 0;
     uint64_t run = 0, in_runs = 0, at = 0;
     for (uint64_t end = first + count, n; first < end; first += n) {
         n = HD__MIN(BLOCK, end - first);
@@ -443,7 +442,7 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
                 continue;
             }
             scan->counted += (uint64_t)(labels && !ignored);
-            scan->largest = labels ? scan->largest : HD__MAX(scan->largest, block[i]);
+            largest = HD__MAX(largest, block[i]);
             run = block[i] == before ? run + 1 : 1;
             before = block[i];
             in_runs += run == RUN ? RUN : run > RUN;
@@ -454,6 +453,11 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, re
     }
     if (!out && !d->ops.labels && count >= 1024 && in_runs > count / 4 && !scan->padded++)
         warn_padding(d, f, at, 100 * (double)in_runs / (double)count);
+    if (!out && !labels && count >= 1024 && largest < d->config.vocab / 8 && !scan->low++)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: no id is above %lld, and model.vocab is %ld: is it the tokenizer's, and are these its ids, and "
+                "not masks or positions?",
+                f->path, (long long)largest, (long)d->config.vocab);
     return HD_OK;
 }
 
@@ -500,12 +504,6 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
                 rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &scan, err);
         }
     }
-    if (!rc && looked_at >= 1024 && scan.largest < d->config.vocab / 8)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s%s: no id is above %lld, and model.vocab is %ld: is it the tokenizer's, and are these its ids, and "
-                "not masks or positions?",
-                d->files[0].path, d->n_files > 1 ? " and the rest" : "", (long long)scan.largest,
-                (long)d->config.vocab);
     if (!rc && d->config.ops->labels)
         hd__log(HD_LOG_INFO, NULL, "%s%s: %llu of %s%llu tokens count in the loss", d->files[0].path,
                 d->n_files > 1 ? " and the rest" : "", (unsigned long long)scan.counted,

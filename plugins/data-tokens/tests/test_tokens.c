@@ -493,6 +493,15 @@ START_TEST(headers)
     ck_refused(open_file(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (80,), }"), TOKENS_AUTO,
                          TOKENS_DTYPE_UINT32, &f),
                HD_E_INVALID, "h.npy: says of itself that its tokens have 16 bits, and data.token_dtype is uint32");
+    ck_refused(
+        open_with_vocab(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (80,), }"), 0, 0, 65537, &f),
+        HD_E_INVALID, "h.npy: a vocabulary of 65537 does not fit into uint16, and larger ids are cut where they");
+    ck_refused(open_file(scratch_write(&s, "none.npy",
+                                       "\x93NUMPY\x01\0\x38\0{'descr': '<u2', 'fortran_order': False, "
+                                       "'shape': (0,)}",
+                                       10 + 56),
+                         0, 0, &f),
+               HD_E_INVALID, "none.npy: has no token: leave it out, or write it again");
     ck_refused(open_file(put_npy(&s, "{'descr': '<u2', 'fortran_order': False, 'shape': (10, 8), }   \n"), 0, 0, &f),
                HD_E_UNSUPPORTED, "npy shape (10, 8); a token array has one dimension: save it flat");
     ck_refused(open_file(put_npy(&s, "{'descr': '<f4', 'fortran_order': False, 'shape': (40,), }"), 0, 0, &f),

@@ -290,8 +290,8 @@ static const struct {
      "warning: sevens.txt: 100% of the tokens lie in runs of 8 and more of one id, as 7: is that padding?"},
     {"train llama.yaml --dry-run data.train=sevens.txt", "warning: sevens.txt: no id is above 7, and model.vocab is "
                                                          "256: is it the tokenizer's, and are these its ids, and"},
-    {"train llama.yaml --dry-run model.vocab=50257 data.train=[\"bytes.npy\",\"chars.npy\"]",
-     "warning: bytes.npy and the rest: no id is above 121, and model.vocab is 50257: is it the tokenizer's, and are"},
+    {"train llama.yaml --dry-run model.vocab=50257 data.train=[\"toks/a.bin\",\"bytes.npy\"]",
+     "warning: toks/a.bin: no id is above 314, and model.vocab is 50257: is it the tokenizer's, and are"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/lines lines.txt",
      "warning: lines.txt: is JSON, and its name says text: keys and quotes become tokens, too: call it .jsonl, and a"},
     {"train llama.yaml job.steps=1 model.vocab=320 data.tokenizer=" TOKENIZER " data.train=lines.txt job.name=lines",
