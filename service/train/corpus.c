@@ -239,14 +239,14 @@ int hd__train_corpus_is_split(const struct hd__compiled *c, int test)
 
 static void warn_twice(struct hd__job *job, struct file_ids *files)
 {
-    if (files->list.count)
-        qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
     for (uint32_t i = 1; i < files->list.count; i++)
-        if (!by_number(&files->list.at[i - 1], &files->list.at[i])) {
-            hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s is there twice, and read twice an epoch",
-                    hd__job_where(job, "data.train"), files->list.at[i].path);
-            return;
-        }
+        for (struct file_id *x = &files->list.at[i], *y = files->list.at; y < x; y++)
+            if (!by_number(x, y) || (x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))) {
+                hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s is there twice, and read twice an epoch%s%s",
+                        hd__job_where(job, "data.train"), x->path, by_number(x, y) ? ": it is a copy of " : "",
+                        by_number(x, y) ? y->path : "");
+                return;
+            }
 }
 
 /* Files that two of data.train, the sets of data.val and data.test have in common. */

@@ -106,9 +106,12 @@ static const struct {
      "command line: warning: comm.small has no effect where the number of ranks is 1: leave it out"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"./corpus.txt\"]",
      "corpus.txt is there twice, and read twice an epoch"},
+    {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"copy.txt\"]",
+     "copy.txt is there twice, and read twice an epoch: it is a copy of corpus.txt"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
      " data.train=[\"texts/b.txt\",\"te?ts/*.txt\"]",
-     "warning: command line: data.train: texts/b.txt is there twice, and read twice an epoch"},
+     "warning: command line: data.train: texts/a.txt is there twice, and read twice an epoch: it is a copy of "
+     "texts/b.txt"},
     {"train llama.yaml --dry-run mesh.dp=2 liveness.dead_after=10ms",
      "command line: warning: liveness.dead_after is less than half a second"},
     {"train llama.yaml --dry-run precision.optimizer=fp16",
@@ -407,7 +410,8 @@ START_TEST(warnings)
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
                             "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
-                            "tail -c 5001 corpus.txt > end.txt && head -c -5001 corpus.txt > begin.txt && "
+                            "tail -c 5001 corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
+                            "corpus.txt > begin.txt && "
                             "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
                             "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
                             "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
@@ -454,7 +458,7 @@ START_TEST(warnings)
         "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
         "data.val=other.txt eval.every=2",     /* of the same size */
         "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
-        "job.steps=200 data.train=[{\"path\":\"texts/a.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
+        "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
         "job.steps=3 metrics.profile=true",
         "recompute=full",
         "recompute=selective"};
