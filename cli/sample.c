@@ -213,6 +213,11 @@ static void warn_prompts(const struct sample_request *r)
             hd__log(HD_LOG_WARN, NULL,
                     "--chat: a prompt has the text of %s, as letters: leave --chat out, or give the words alone",
                     token);
+        if (!i && !asked && trained && strcmp(trained, "plain") != 0 &&
+            !hd__chat_find_written_token(&r->text.tokenizer, p->text, p->bytes))
+            hd__log(HD_LOG_WARN, NULL,
+                    "the job's data.chat_template is %s, and the prompt is no such one: say --chat %s", trained,
+                    trained);
         if (!cut && (cut = (int64_t)p->ids.count > job->seq_len))
             hd__log(HD_LOG_WARN, NULL,
                     "a prompt has %zu tokens, and the model sees the last %" PRId64 " (data.seq_len)", p->ids.count,

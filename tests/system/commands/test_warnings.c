@@ -324,6 +324,8 @@ static const struct {
      "warning: --stop '\\nUser:' has a backslash and an n: a line feed is $'\\n' in bash"},
     {"sample " QWEN "--chat chatml --prompt <|im_start|>user",
      "warning: --chat: a prompt has the text of <|im_start|>, as letters: leave --chat out, or give the words alone"},
+    {"sample " QWEN "--prompt a data.chat_template=chatml",
+     "warning: the job's data.chat_template is chatml, and the prompt is no such one: say --chat chatml"},
     {"sample " QWEN "--chat chatml --prompt a data.chat_template=plain",
      "warning: --chat chatml: the job's data.chat_template is plain, and the model has seen no such prompt"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
