@@ -124,7 +124,7 @@ int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struc
 int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, uint32_t *torn,
                             struct hd_error *err);
 
-/* Of the folder of a step without an index that can be read: why, as " (PATH: Permission denied)"; "": there is none. */
+/* Why the index of a step's folder cannot be read, as " (PATH: Permission denied)"; "": there is none. */
 const char *hd__ckpt_torn_reason(const struct hd__ckpt_store *store, uint64_t step, char text[HD__TORN_REASON]);
 
 struct hd__ckpt; /* an open checkpoint: its index */
