@@ -21,7 +21,7 @@ static void write_number(const struct scratch *s, const char *folder, const char
 {
     char path[64], text[32];
     snprintf(path, sizeof path, "%s%s", folder, name);
-    snprintf(text, sizeof text, mib < 0 ? "max\n" : "%lld\n", mib << 20);
+    snprintf(text, sizeof text, mib < 0 ? "max\n" : "%lld\n", mib * 1048576);
     scratch_write(s, path, text, strlen(text));
 }
 
@@ -41,7 +41,7 @@ START_TEST(cache_makes_way)
              r->inactive << 20, r->v1 ? "total_" : "", r->active << 20);
     snprintf(text + strlen(text), 64, r->v1 ? "inactive_file 7\nactive_file 7\n" : "");
     scratch_write(&s, r->v1 ? "memory/memory.stat" : "memory.stat", text, strlen(text));
-    ck_assert_int_eq(hd__train_memory_of(scratch_path(&s, "meminfo"), s.dir), r->left << 20);
+    ck_assert_int_eq(hd__train_memory_of(scratch_path(&s, "meminfo"), s.dir), r->left * 1048576);
     scratch_finish(&s);
 }
 END_TEST
