@@ -346,7 +346,8 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     int code = WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1,
         own = server ? hd__server_exit_code(server) : -1;
     hd__server_close(server);
-    if (code == own || own < 0)
+    /* A rank that crashes or is killed as its process ends has another code than mpirun's own. */
+    if (code == own || own < 0 || (WIFEXITED(status) && WEXITSTATUS(status) > 1))
         return code;
     hd__log(
         HD_LOG_WARN, NULL,

@@ -310,6 +310,10 @@ START_TEST(a_launcher_that_did_not_hear_of_the_end)
     c = command_run_env(environment, "train llama.yaml mesh.dp=2 optimizer.lr=1e6 comm.use=mpi job.name=unheard-fails");
     expect_code(c, 1);
     expect_says(c, "the loss is ");
+    /* One that crashed as its process ended, after it had said 0: mpirun's code has the signal. */
+    write_file("mpirun", "#!/bin/sh\nPATH=${PATH#*:} mpirun \"$@\"\nexit 139\n");
+    expect_code(command_run_env(environment, "train llama.yaml mesh.dp=2 job.steps=3 comm.use=mpi job.name=crashes"),
+                1);
 }
 END_TEST
 
