@@ -130,10 +130,14 @@ static int open_output(const char *path, const char *begins, int *is_new, struct
 {
     static const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     struct stat st;
-    int fd = open(path, flags | O_CREAT | O_EXCL, 0666);
-    *is_new = fd >= 0;
-    if (!*is_new && errno == EEXIST)
-        fd = open(path, flags);
+    int fd, there;
+    do { /* again where another process checked it, too, and removed it between the two */
+        fd = open(path, flags | O_CREAT | O_EXCL, 0666);
+        *is_new = fd >= 0;
+        there = !*is_new && errno == EEXIST;
+        if (there)
+            fd = open(path, flags);
+    } while (there && fd < 0 && errno == ENOENT);
     if (fd < 0)
         hd_fail(err, HD_E_IO, "%s: %s", path,
                 errno == ELOOP ? "a symbolic link: name the file itself" : strerror(errno));

@@ -1,7 +1,9 @@
 /* Files that may be opened for reading, and what of their text may reach a terminal. */
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
+#include "core/base/file.h"
 #include "heddle/file.h"
 #include "tests/support/scratch.h"
 
@@ -45,6 +47,28 @@ START_TEST(regular)
 }
 END_TEST
 
+/* As the ranks that mpirun or torchrun start do. */
+START_TEST(output_checked_by_several)
+{
+    enum { PROCESSES = 4, TIMES = 6000 };
+    struct scratch s;
+    int status;
+    scratch_init(&s);
+    const char *path = scratch_path(&s, "result");
+    for (int p = 0; p < PROCESSES; p++)
+        if (!fork()) {
+            int32_t rc = HD_OK;
+            for (int i = 0; i < TIMES && !rc; i++)
+                rc = hd__output_check(path, "result of", &err);
+            _exit(rc != HD_OK);
+        }
+    for (int p = 0; p < PROCESSES; p++)
+        ck_assert(wait(&status) > 0 && status == 0);
+    ck_assert_int_ne(access(path, F_OK), 0);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(printable)
 {
     static const char *const rows[][2] = {
@@ -73,6 +97,9 @@ END_TEST
 
 int main(void)
 {
-    const struct scratch_test tests[] = {{"regular", regular}, {"printable", printable}, {NULL, NULL}};
+    const struct scratch_test tests[] = {{"regular", regular},
+                                         {"output checked by several", output_checked_by_several},
+                                         {"printable", printable},
+                                         {NULL, NULL}};
     return scratch_run("files", tests);
 }
