@@ -182,7 +182,7 @@ static int run(int argc, char **argv)
     if (!code && words.count > 1)
         code = hd__cli_usage_error(&hd__command_plugins, "one plugin at a time: '%s' is too many", words.at[1]);
     struct hd__plugins *registry = hd__plugins_create(NULL);
-    hd__crash_set_patience(20);
+    hd__crash_set_patience(HD__CRASH_PATIENCE);
     if (!code && hd__plugins_add_default_folders(registry, &err)) {
         fprintf(stderr, "heddle plugins: %s\n", err.message);
         code = HD__EXIT_REFUSED;
@@ -202,7 +202,7 @@ const struct hd__command hd__command_plugins = {
     .help = "Lists every plugin in HEDDLE_PLUGIN_PATH (folders, separated by colons) and in heddle's own\n"
             "folder, and for one that cannot be used the reason. With KIND-NAME: that plugin and its options;\n"
             "exit code 1 if it cannot be used, 2 if there is none. A plugin whose constructor or probe takes more\n"
-            "than 20 s is named, and ends the command with exit code 1.\n"
+            "than 90 s is named, and ends the command with exit code 1.\n"
             "  --json   print {\"plugins\": [{kind, name, version, licence, summary, usable, reason, path}]}\n"
             "           with aliases where it has some, and, of a single plugin, its options\n",
     .example = "  heddle plugins\n  heddle plugins optim-adamw\n",

@@ -158,7 +158,7 @@ int main(int argc, char **argv)
     struct hd_error err = HD_ERROR_INIT;
     int code;
     hd__crash_catch("heddle test", "");
-    hd__crash_set_patience(20);
+    hd__crash_set_patience(HD__CRASH_PATIENCE);
     if (argc < 2)
         return refuse("which plugin? Say KIND-NAME, as optim-lion, or the path of its .so");
     if ((code = read_target(argv[1])))

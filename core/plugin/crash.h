@@ -12,6 +12,7 @@ void hd__crash_catch(const char *who, const char *bus);
  * in so many seconds, 0: for ever, ends the process with exit code 1 and a line that names it. */
 void hd__crash_note_call(const char *function, const char *path);
 void hd__crash_set_patience(unsigned seconds);
+enum { HD__CRASH_PATIENCE = 90 }; /* a probe may wait for a driver: 60 s, in device-cuda's */
 /* The code of a plug-in's file lies at [from, to). */
 void hd__crash_note_plugin(const char *path, uintptr_t from, uintptr_t to);
 

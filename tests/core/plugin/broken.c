@@ -1,5 +1,6 @@
 /* One optimizer plugin with one fault each: FAULT_xxx is defined by the build. Without a fault it is a good
  * plugin. NAME is the component's name. */
+#include <stdio.h>
 #include <unistd.h>
 
 #include "heddle/host.h"
@@ -43,6 +44,9 @@ static int32_t step(const void *settings, const struct hd_optim_args *a)
 #if defined HANGS_CONSTRUCTOR || defined HANGS_ENTRY || defined HANGS_PROBE
 static int32_t hang(void)
 {
+    unsigned left = alarm(0);
+    alarm(left);
+    dprintf(STDOUT_FILENO, "hangs, for %u s\n", left);
     while (pause())
         continue;
     return HD_OK;

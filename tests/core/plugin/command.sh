@@ -19,15 +19,33 @@ try()
     esac
 }
 
-# Calls that do not return are waited for beside all else.
+# Calls that do not return are waited for longer than device-cuda's probe waits for a driver, 60 s. Here the time is up
+# as soon as such a call has begun.
 hangs=$(mktemp -d)
 trap 'rm -rf "$hangs"' EXIT
-for one in constructor probe; do
-    mkdir "$hangs/$one"
-    ln -s "$faulty/hangs-$one.so" "$hangs/$one/heddle-optim-hangs.so"
-done
-(HEDDLE_PLUGIN_PATH=$hangs/constructor "$heddle" plugins; echo $?) >"$hangs/plugins" 2>&1 &
-(HEDDLE_PLUGIN_PATH=$hangs/probe "$heddle" test optim-hangs; echo $?) >"$hangs/test" 2>&1 &
+hang()
+{
+    mkdir "$hangs/$1"
+    ln -s "$faulty/hangs-$1.so" "$hangs/$1/heddle-optim-hangs.so"
+    shown=$hangs/$1/shown said=$hangs/$1/said
+    HEDDLE_PLUGIN_PATH=$hangs/$1 "$heddle" $3 >"$shown" 2>"$said" &
+    pid=$!
+    until grep -q '^hangs, for' "$shown"; do
+        kill -0 $pid || { echo "heddle $3: $(cat "$said")" >&2; exit 1; }
+        sleep 0.1
+    done
+    read -r _ _ seconds _ <"$shown"
+    [ "$seconds" -gt 60 ] || { echo "heddle $3: $(cat "$shown")" >&2; kill $pid; exit 1; }
+    kill -ALRM $pid
+    wait $pid
+    code=$?
+    case "$code $(cat "$said")" in
+    "1 error: $2 $hangs/$1/heddle-optim-hangs.so does not return: "*) ;;
+    *) echo "heddle $3: exit $code: $(cat "$said")" >&2; exit 1 ;;
+    esac
+}
+hang constructor "a constructor of" plugins
+hang probe "the probe of" "test optim-hangs"
 
 try 2 "usage: heddle COMMAND"
 try 0 "usage: heddle COMMAND" --help
@@ -83,12 +101,3 @@ try 0 '"reason": "plugin optim-probe cannot be used on this machine: no unicorn 
 
 export HEDDLE_PLUGIN_PATH=/no/such/folder
 try 2 "HEDDLE_PLUGIN_PATH: '/no/such/folder' is not a folder" plugins
-
-wait
-for one in plugins test; do
-    case $(cat "$hangs/$one") in
-    "error: a constructor of $hangs/constructor/heddle-optim-hangs.so does not return: "*1) ;;
-    "error: the probe of $hangs/probe/heddle-optim-hangs.so does not return: "*1) ;;
-    *) echo "heddle $one: $(cat "$hangs/$one")" >&2; exit 1 ;;
-    esac
-done
