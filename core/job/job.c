@@ -152,16 +152,20 @@ static int32_t read_preset(struct hd__job *job, const struct hd__job_section *se
     return rc;
 }
 
-/* A key of the section is either heddle's or the plug-in's. */
-static int32_t check_own_names(const struct hd__job_section *section, const struct hd__options *own,
-                               const struct hd__options *core, struct hd_error *err)
+/* A key of the section is either heddle's or the plug-in's, by all its names. */
+static int32_t check_own_names(struct hd__job *job, const struct hd__job_section *section,
+                               const struct hd__options *own, const struct hd__options *core, struct hd_error *err)
 {
-    for (size_t i = 0; i < own->count + core->count; i++) {
-        const char *name = i < own->count ? hd__option_at(own, i).name : hd__option_at(core, i - own->count).name;
-        if (hd__option_find(i < own->count ? core : own, name) >= 0)
-            return hd_fail(err, HD_E_UNSUPPORTED,
-                           "plugin %s-%s: its option %s is a key of heddle's own in section %s: rename it",
-                           hd__kind_name(section->kind), section->use, name, section->path);
+    for (size_t i = 0; i < own->count; i++) {
+        struct hd_option o = hd__option_at(own, i);
+        char *names = hd__arena_format(&job->arena, "%s%s%s", o.name, o.aliases ? "|" : "", o.aliases ? o.aliases : "");
+        for (char *name; (name = strsep(&names, "|"));)
+            if (hd__option_find(core, name) >= 0)
+                return hd_fail(err, HD_E_UNSUPPORTED,
+                               "plugin %s-%s: its option %s%s is a key of heddle's own in section %s: rename it",
+                               hd__kind_name(section->kind), section->use, o.name,
+                               strcmp(name, o.name) ? hd__arena_format(&job->arena, ", also called %s,", name) : "",
+                               section->path);
     }
     return HD_OK;
 }
@@ -171,7 +175,7 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *secti
 {
     struct hd__options others = hd__job_core_table(section->path);
     struct hd__tree_node *preset = NULL;
-    int32_t rc = check_own_names(section, &(struct hd__options){options, n, option_size}, &others, err);
+    int32_t rc = check_own_names(job, section, &(struct hd__options){options, n, option_size}, &others, err);
     if (!rc && section->preset)
         rc = read_preset(job, section, &preset, err);
     if (rc)

@@ -514,13 +514,20 @@ END_TEST
 START_TEST(shared_key)
 {
     static const struct hd_option named = {.name = "timeout", .type = HD_OPT_INT, .help = "seconds"},
-                                  called = {.name = "limit", .type = HD_OPT_INT, .aliases = "timeout", .help = "s"};
+                                  called = {.name = "limit",
+                                            .type = HD_OPT_INT,
+                                            .aliases = "most|timeout",
+                                            .help = "s"},
+                                  alike = {.name = "limit", .type = HD_OPT_INT, .aliases = "block_size", .help = "s"};
     struct hd__job *job = load(full_job, NULL, NULL, NULL);
     int64_t value;
     ck_assert_int_eq(hd__job_section_parse(job, job->comm, &named, 1, sizeof named, &value, &err), HD_E_UNSUPPORTED);
     ck_assert_str_eq(err.message,
                      "plugin comm-shm: its option timeout is a key of heddle's own in section comm: rename it");
     ck_assert_int_eq(hd__job_section_parse(job, job->comm, &called, 1, sizeof called, &value, &err), HD_E_UNSUPPORTED);
+    ck_assert_str_eq(err.message, "plugin comm-shm: its option limit, also called timeout, is a key of heddle's own in "
+                                  "section comm: rename it");
+    ck_assert_int_eq(hd__job_section_parse(job, job->data, &alike, 1, sizeof alike, &value, &err), HD_E_UNSUPPORTED);
     hd__job_free(job);
 }
 END_TEST
