@@ -117,7 +117,8 @@ static int32_t check_needs(const struct hd_option *o, struct hd_error *err)
             word += 1 + strcspn(word + 1, "|&");
         }
         if (bad)
-            return hd_fail(err, HD_E_INVALID, "option %s needs '%s': KEY=VALUE|VALUE and KEY!=VALUE, joined by &",
+            return hd_fail(err, HD_E_INVALID,
+                           "option %s: its needs is '%s': KEY=VALUE|VALUE or KEY!=VALUE is wanted, several joined by &",
                            o->name, o->needs);
     }
     return HD_OK;

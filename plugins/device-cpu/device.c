@@ -146,7 +146,7 @@ static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32
     device->onednn_failed = 0;
     kernel->run(kernel);
     if (!kernel->failed && device->onednn_failed)
-        return hd_fail(err, HD_E_INTERNAL, "%s: a matrix product of oneDNN failed (status %d): use products: own",
+        return hd_fail(err, HD_E_INTERNAL, "%s: a matrix product of oneDNN failed (status %d): set device.products=own",
                        kernel->d.label, (int)device->onednn_failed);
     return kernel->failed;
 }

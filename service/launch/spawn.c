@@ -351,9 +351,9 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
         return code;
     hd__log(
         HD_LOG_WARN, NULL,
-        "%s ended with exit code %d, and all ranks had ended with %d before: it did not hear of that, as happens on a "
-        "busy machine",
-        launcher->command[0], code, own);
+        "%s ended with exit code %d, but every rank had reported %d: it did not notice in time, as happens on a busy "
+        "machine; this command ends with %d",
+        launcher->command[0], code, own, own);
     return own;
 }
 

@@ -306,7 +306,7 @@ START_TEST(a_launcher_that_did_not_hear_of_the_end)
     environment = keep(hd__format("PATH=%s:%s", here, getenv("PATH")));
     c = command_run_env(environment, "train llama.yaml mesh.dp=2 job.steps=3 comm.use=mpi job.name=unheard");
     expect_code(c, 0);
-    expect_says(c, "mpirun ended with exit code 1, and all ranks had ended with 0 before");
+    expect_says(c, "mpirun ended with exit code 1, but every rank had reported 0: ");
     c = command_run_env(environment, "train llama.yaml mesh.dp=2 optimizer.lr=1e6 comm.use=mpi job.name=unheard-fails");
     expect_code(c, 1);
     expect_says(c, "the loss is ");

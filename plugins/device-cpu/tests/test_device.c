@@ -90,7 +90,7 @@ START_TEST(a_failed_product_of_onednn_is_an_error)
     struct hd_error err = HD_ERROR_INIT;
     ck_assert_int_eq(h_prepare(d, a, &k, &err), HD_OK);
     ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_E_INTERNAL);
-    ck_assert_ptr_nonnull(strstr(err.message, "a matrix product of oneDNN failed (status 5): use products: own"));
+    ck_assert_ptr_nonnull(strstr(err.message, "a matrix product of oneDNN failed (status 5): set device.products=own"));
     d->ops->release(d->device, k);
     h_free(a);
     h_close(d);
