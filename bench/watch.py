@@ -13,8 +13,8 @@ else may run meanwhile.
     bench/watch.py --profile                  # Linux' perf, as root or with kernel.perf_event_paranoid <= 1
 
 One job with everything on, and `perf` looks 800 times a second of processor time where it is: printed is the share of
-all samples, the kernel's too, that lie in or below the functions that watch, compare and write, with its interval by
-95 % (Wilson). Other work on the machine does not move it.
+all samples, the kernel's too, that lie in or below the functions that watch, compare and write, with its 95 %
+confidence interval (Wilson). Other work on the machine does not move it.
 """
 import argparse
 import os

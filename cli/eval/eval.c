@@ -211,10 +211,11 @@ const struct hd__command hd__command_eval = {
         "  --json               {\"step\", \"val_loss\", \"val_loss_NAME\", ...}, or {\"step\", \"test_loss\"}\n"
         "  --per-token FILE     the log-likelihood of every label instead, [sequences, seq_len] in fp32: FILE.npy, or\n"
         "                       FILE.jsonl, a line a sequence; NaN (null) where a label does not count,\n"
-        "                       -inf (null) where it is not finite\n"
+        "                       -inf (null) where the model's output is not finite\n"
         "  --requests FILE      log-likelihoods of lines {\"context\", \"continuation\"} or {\"text\"} instead, as\n"
         "                       lm-evaluation-harness asks for them (examples/lm_eval)\n"
-        "  --to FILE            lines {\"logprob\", \"is_greedy\", \"tokens\"} in the same order; null: not finite\n"
+        "  --to FILE            lines {\"logprob\", \"is_greedy\", \"tokens\"} in the same order;\n"
+        "                       logprob is null where it is not finite\n"
         "  --tokenizer FILE     of the requests, instead of data.tokenizer and that of model.from; --use NAME: its\n"
         "                       plug-in\n"
         "  --single-rank        on one rank, whatever the mesh\n",
