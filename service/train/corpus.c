@@ -215,7 +215,7 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
             return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
                                     x->size > 2 * HD_FILE_END ? "size and the same first and last bytes" : "bytes",
                                     y->path, key);
-        if (pair >= 3 * n && has_middle(x, y, &left))
+        if (pair >= 3 * n && left && has_middle(x, y, &left))
             return hd__arena_format(&job->arena, "the middle of %s is in %s of %s, too", x->path, y->path, key);
         if (pair >= 2 * n && x->split_of && x->split_of == ends_of(y))
             return hd__arena_format(&job->arena, "%s was split off %s, which %s names instead of the other part",
@@ -239,9 +239,12 @@ int hd__train_corpus_is_split(const struct hd__compiled *c, int test)
 
 static void warn_twice(struct hd__job *job, struct file_ids *files)
 {
+    int few = files->list.count <= 256; /* copies are looked for by reading */
+    if (!few)
+        qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
     for (uint32_t i = 1; i < files->list.count; i++)
-        for (struct file_id *x = &files->list.at[i], *y = files->list.at; y < x; y++)
-            if (!by_number(x, y) || (x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))) {
+        for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x; y++)
+            if (!by_number(x, y) || (few && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))) {
                 hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s is there twice, and read twice an epoch%s%s",
                         hd__job_where(job, "data.train"), x->path, by_number(x, y) ? ": it is a copy of " : "",
                         by_number(x, y) ? y->path : "");
