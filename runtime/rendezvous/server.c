@@ -416,8 +416,17 @@ int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code)
     return rank;
 }
 
-int32_t hd__server_exit_code(const struct hd__server *server)
+static void stop_thread(struct hd__server *server)
 {
+    if (atomic_exchange(&server->stop, 1))
+        return;
+    wake(server);
+    pthread_join(server->thread, NULL);
+}
+
+int32_t hd__server_exit_code(struct hd__server *server)
+{
+    stop_thread(server); /* when it has read to the end */
     int all = !atomic_load(&server->end.code) && atomic_load(&server->said) == server->options.size;
     return all ? atomic_load(&server->exit_code) : -1;
 }
@@ -454,8 +463,6 @@ void hd__server_close(struct hd__server *server)
 {
     if (!server)
         return;
-    atomic_store(&server->stop, 1);
-    wake(server);
-    pthread_join(server->thread, NULL);
+    stop_thread(server);
     server_free(server);
 }

@@ -59,8 +59,9 @@ uint16_t hd__server_port(const struct hd__server *server);
 /* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died,
  * HD_E_CANCELLED if it said why. */
 int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
-/* Have all ranks left in order, and said by which exit codes? Then the highest, else -1. */
-int32_t hd__server_exit_code(const struct hd__server *server);
+/* Stops the server, when it has read all that came. Have all ranks left in order, and said by which exit codes? Then
+ * the highest, else -1. */
+int32_t hd__server_exit_code(struct hd__server *server);
 /* [any-thread] Of members: counts how often one has come and gone; odd: it is here. */
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank);
 /* [any-thread] Ends the job as if this rank had died by `cause`, unless it has ended. */

@@ -75,6 +75,22 @@ static void close_two(struct hd_store *store[2])
     hd__server_close(server);
 }
 
+/* By a launcher, which hears of its ranks' end before the server's thread has read their words. */
+START_TEST(exit_codes_are_read_to_the_end)
+{
+    for (int i = 0; i < 50; i++) {
+        struct hd_store *store[2];
+        open_two(store);
+        for (int r = 0; r < 2; r++) {
+            hd__store_say_exit(store[r], 3 * r);
+            hd__store_close(store[r]);
+        }
+        ck_assert_int_eq(hd__server_exit_code(server), 3);
+        hd__server_close(server);
+    }
+}
+END_TEST
+
 START_TEST(put_and_get)
 {
     struct hd_store *store[2];
@@ -1038,6 +1054,7 @@ int main(void)
 {
     TCase *tc = tcase_create("store");
     tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, exit_codes_are_read_to_the_end);
     tcase_add_test(tc, put_and_get);
     tcase_add_test(tc, removed);
     tcase_add_test(tc, clocks);
