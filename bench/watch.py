@@ -14,7 +14,8 @@ else may run meanwhile.
 
 One job with everything on, and `perf` looks 800 times a second of processor time where it is: printed is the share of
 all samples, the kernel's too, that lie in or below the functions that watch, compare and write, with its 95 %
-confidence interval (Wilson). Other work on the machine does not move it.
+confidence interval (Wilson). Other work on the machine does not move it. With `--scrapes 100` so many
+requests a second go to the Prometheus endpoint, over a connection each.
 """
 import argparse
 import os
@@ -26,7 +27,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 
 from train import TOP, make_tokens
 
@@ -72,7 +75,8 @@ def pair(args, cores):
 
 # By the functions in a sample's stack; the first that fits.
 PARTS = [("replicas and runs again", r"hd__train_(replicas|rerun)"), ("alarms", r"hd__watch_"),
-         ("rows, sinks", r"hd__metrics_|hd__loop_log_row|sink|heddle-metrics-")]
+         ("rows, sinks", r"hd__metrics_|hd__loop_log_row|sink|heddle-metrics-"), ("HTTP server", r"microhttpd|MHD_")]
+PORT = 9755
 
 
 def wilson(k, n, z=1.96):
@@ -80,11 +84,25 @@ def wilson(k, n, z=1.96):
     return f"{100 * k / n:.2f} % ({100 * (middle - half):.2f} to {100 * (middle + half):.2f})"
 
 
+def scrape(rate, count):
+    """Until the process ends: so many a second from the first answer on."""
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics").read()
+            count.append(time.monotonic())
+            time.sleep(max(0, count[0] + len(count) / rate - time.monotonic()))
+        except OSError:
+            time.sleep(0.05)
+
+
 def profile(args):
     if not shutil.which("perf"):
         sys.exit("watch.py: --profile needs perf (Debian: linux-perf)")
     with tempfile.TemporaryDirectory() as folder:
-        words = job(args) + SINKS + args.more
+        words, count = job(args) + SINKS + args.more, []
+        if args.scrapes:
+            words = [word.replace("port: 0", f"port: {PORT}") for word in words]
+            threading.Thread(target=scrape, args=(args.scrapes, count), daemon=True).start()
         record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "797", "--call-graph", "dwarf,8192", "-o", "samples"]
         subprocess.run(record + words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         script = subprocess.run(["perf", "script", "-i", "samples", "-F", "ip,sym,dso"], cwd=folder, check=True,
@@ -93,6 +111,8 @@ def profile(args):
     found = [next((name for name, pattern in PARTS if re.search(pattern, s)), None) for s in stacks]
     if not any("hd__exec_run_step" in s for s in stacks):
         sys.exit("watch.py: perf found no step in the stacks: build with debug information (./run-tests does)")
+    if count:
+        print(f"{len(count) / (count[-1] - count[0]):.0f} scrapes a second")
     for name, _ in PARTS:
         print(f"{name}: {wilson(found.count(name), len(stacks))}")
     print(f"all: {wilson(len(found) - found.count(None), len(stacks))} of {len(stacks)} samples")
@@ -106,6 +126,7 @@ def main():
     p.add_argument("--set", dest="both", nargs="*", default=[], help="key=value of both contestants")
     p.add_argument("--with", dest="more", nargs="*", default=[], help="key=value of the one that watches")
     p.add_argument("--profile", action="store_true", help="by samples of perf")
+    p.add_argument("--scrapes", type=float, default=0, help="a second, with --profile")
     args = p.parse_args()
     make_tokens(256)
     if args.profile:
