@@ -169,6 +169,13 @@ static inline struct hd_deadline hd_deadline_from(double at, double now)
     return deadline;
 }
 
+/* So many seconds from now. */
+static inline struct hd_deadline hd_deadline_in(double seconds, double now)
+{
+    struct hd_deadline deadline = {now + seconds, now};
+    return deadline;
+}
+
 static inline int hd_deadline_passed(struct hd_deadline *deadline, double now)
 {
     deadline->at += hd_slept(deadline->looked, HD_LOOK_SECONDS, now);

@@ -129,7 +129,7 @@ void lf_hello(struct hd_comm *c, int32_t rank)
 int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
 {
     double asked = lf_now();
-    struct hd_deadline end = {.at = asked + c->world.timeout, .looked = asked};
+    struct hd_deadline end = hd_deadline_in(c->world.timeout, asked);
     int32_t rank, code;
     for (int32_t i = 0; i < n; i++)
         if (ranks[i] != c->world.rank)

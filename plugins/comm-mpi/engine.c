@@ -265,8 +265,7 @@ int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct h
 
 int32_t cm_wait_all(struct hd_comm *c, int n, MPI_Request *requests, const char *what, struct hd_error *err)
 {
-    double now = cm_now();
-    struct hd_deadline end = {.at = now + c->world.timeout, .looked = now};
+    struct hd_deadline end = hd_deadline_in(c->world.timeout, cm_now());
     int done = 0, code;
     for (uint32_t idle = 1;; idle++) {
         if ((code = MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE)) != MPI_SUCCESS)

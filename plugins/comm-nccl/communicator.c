@@ -195,8 +195,7 @@ int32_t nc_queue_connect(struct nc_queue *q, struct hd_error *err)
 {
     struct nc_group *g = q->group;
     struct hd_comm *c = g->comm;
-    double now = nc_now();
-    struct hd_deadline end = {.at = now + c->world.timeout, .looked = now};
+    struct hd_deadline end = hd_deadline_in(c->world.timeout, nc_now());
     while (q->state != NC_READY) {
         int32_t rc = nc_usable(g, err);
         if (rc)

@@ -169,7 +169,7 @@ static void map_pairs(struct shm_group *g, const struct layout *l)
 static int32_t await_members(struct shm_group *g, struct hd_error *err)
 {
     double now = shm_now(), next_check = 0;
-    struct hd_deadline end = {.at = now + g->comm->world.timeout, .looked = now};
+    struct hd_deadline end = hd_deadline_in(g->comm->world.timeout, now);
     atomic_store(&g->member[g->me].part->mapped, 1);
     g->comm->idle = 0;
     for (int32_t i = 0; i < g->n;) {

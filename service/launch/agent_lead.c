@@ -260,7 +260,7 @@ static int32_t next_round(struct hd__agent_lead *l)
 static void say_end(struct hd__agent_lead *l)
 {
     json_t *out = json_array();
-    struct hd_deadline until = {hd__now() + GOODBYE_SECONDS, hd__now()};
+    struct hd_deadline until = hd_deadline_in(GOODBYE_SECONDS, hd__now());
     int32_t here = 1;
     for (int32_t i = 0; i < l->g->nodes->max; i++)
         if (l->node[i].out)

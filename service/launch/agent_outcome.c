@@ -33,7 +33,7 @@ static void collect_node(struct hd__agent_lead *l, int32_t i, int32_t rank)
     struct hd__launch_progress *p = g->tally.progress;
     struct hd__agent_node *n = &l->node[i];
     double began = hd__now(), said = 0;
-    struct hd_deadline late = {began + g->a->timeout, began};
+    struct hd_deadline late = hd_deadline_in(g->a->timeout, began);
     json_t *done = NULL, *ended;
     char key[48];
     snprintf(key, sizeof key, "done/%" PRId64 "/%d", g->at, i);

@@ -24,7 +24,7 @@ static void sleep_for(double seconds)
 /* Exit code of the command; 128 + signal where it was killed, also for taking too long. */
 static int run_command(const char *command, double limit)
 {
-    struct hd_deadline until = {hd__now() + limit, hd__now()};
+    struct hd_deadline until = hd_deadline_in(limit, hd__now());
     int status, killed = 0;
     pid_t pid = fork();
     if (pid == 0) {

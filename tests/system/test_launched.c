@@ -268,6 +268,12 @@ START_TEST(wrong_environment)
     expect_environment_refused("RANK=0 WORLD_SIZE=2 HEDDLE_RENDEZVOUS='29400 00'" AT, "",
                                "HEDDLE_RENDEZVOUS, which heddle sets for the ranks that it starts by mpirun");
     expect_environment_refused("HEDDLE_BENCH='0 a b'", "", "it did not start this process: unset it");
+}
+END_TEST
+
+/* Variables that change nothing, and launchers of one rank. */
+START_TEST(idle_environment)
+{
     struct command *warned = command_run_env("HEDDLE_PLUGINS_PATH=x HEDDLE_TEST_X=y", "train llama.yaml --dry-run");
     expect_code(warned, 0);
     expect_says(warned, "warning: the environment has HEDDLE_PLUGINS_PATH, and heddle reads no variable of this name: "
@@ -570,6 +576,7 @@ int main(void)
                                         {"refused", refused, 1},
                                         {"alone", alone, 1},
                                         {"wrong environment", wrong_environment, 1},
+                                        {"idle environment", idle_environment, 1},
                                         {"two launchers", two_launchers, 1},
                                         {"folders apart", folders_apart, 1},
                                         {"wrong local rank", wrong_local_rank, 1},

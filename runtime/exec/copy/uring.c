@@ -79,12 +79,6 @@ static int32_t wait_completion(struct uring_engine *u, struct hd_deadline *end, 
     return r->complete ? HD_OK : submit(u, index, err);
 }
 
-static struct hd_deadline within(double seconds)
-{
-    double now = hd__now();
-    return (struct hd_deadline){.at = now + seconds, .looked = now};
-}
-
 static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
 {
     struct uring_engine *u = (struct uring_engine *)copy->engine;
@@ -94,7 +88,7 @@ static int32_t uring_start(struct hd__copy_op *copy, struct hd_error *err)
     if (index == u->requests.count)
         hd__push(&u->requests, (struct request){0});
     while (u->in_flight >= ENTRIES) {
-        struct hd_deadline end = within(60);
+        struct hd_deadline end = hd_deadline_in(60, hd__now());
         int32_t rc = wait_completion(u, &end, err);
         if (rc)
             return rc;
@@ -121,7 +115,8 @@ static void uring_close(struct hd__copy_engine *engine)
 {
     struct uring_engine *u = (struct uring_engine *)engine;
     struct hd_error err = HD_ERROR_INIT;
-    for (struct hd_deadline end = within(10); u->in_flight && !wait_completion(u, &end, &err); end = within(10))
+    for (struct hd_deadline end = hd_deadline_in(10, hd__now()); u->in_flight && !wait_completion(u, &end, &err);
+         end = hd_deadline_in(10, hd__now()))
         ;
     io_uring_queue_exit(&u->ring);
     hd__free_array(&u->requests);
