@@ -23,6 +23,7 @@
 #include "service/train/batch_feed.h"
 #include "service/train/checkpointer/checkpointer.h"
 #include "service/train/corpus.h"
+#include "service/train/frequencies.h"
 #include "service/train/trace/trace.h"
 #include "service/train/train.h"
 
@@ -122,7 +123,12 @@ static int32_t check_data(struct hd__cli_job *loaded, int dry, int found, int32_
     if (rc || missing)
         return rc;
     rc = hd__train_feed_check(c, HD__FEED_TRAIN, local_rank == 0, err);
-    return rc || !loaded->job->eval_every ? rc : hd__train_feed_check_sets(c, local_rank == 0, err);
+    if (rc || !loaded->job->eval_every)
+        return rc;
+    rc = hd__train_feed_check_sets(c, local_rank == 0, err);
+    if (!rc && local_rank == 0)
+        hd__train_frequencies_check(c);
+    return rc;
 }
 
 /* ---- a step as a machine file plans it */

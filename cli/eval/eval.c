@@ -5,6 +5,7 @@
 #include "cli/ranks.h"
 #include "core/program/fusion.h"
 #include "service/train/corpus.h"
+#include "service/train/frequencies.h"
 #include "service/train/token_origin.h"
 
 /* The words of --split: all sets of data.val, one of them, or data.test. */
@@ -45,7 +46,9 @@ static void print_loss(const char *metric, const char *set, int64_t step, double
                exp(loss));
 }
 
-static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t step, int json, struct hd_error *err)
+/* `of_files`: the weights are those of model.from. */
+static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t step, int json, int of_files,
+                        struct hd_error *err)
 {
     struct hd__job *job = s->compiled->job;
     int64_t batches = HD__MAX(1, job->eval_batches);
@@ -60,6 +63,9 @@ static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t 
         hd__log(
             HD_LOG_WARN, NULL,
             "the loss is not finite: precision.compute overflows (fp32 has more room), or these weights are broken");
+    if (of_files)
+        hd__train_frequencies_judge(s->compiled, s->eval_feeds[part == HD__FEED_TEST ? 0 : part],
+                                    all ? losses[0] : loss, part == HD__FEED_TEST ? "test_loss" : "val_loss");
     if (json)
         printf("{\"step\": %lld", (long long)step);
     print_loss(part == HD__FEED_TEST ? "test_loss" : "val_loss", all || part == HD__FEED_TEST ? "" : split, step, loss,
@@ -102,7 +108,7 @@ static int run_rank(void *user, const struct hd__launch_env *env)
     else if (!rc && r->per_token)
         rc = per_token(r, &session, &err);
     else if (!rc)
-        rc = evaluate(&session, r->split, step, r->json, &err);
+        rc = evaluate(&session, r->split, step, r->json, !step && !r->weights.random, &err);
     opening |= err.code == HD_E_INVALID; /* found late, by all ranks alike */
     if (rc)
         code = env->size > 1 ? hd__speaker_fail(&session.speaker, &err, opening)

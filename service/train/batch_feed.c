@@ -304,6 +304,11 @@ double hd__train_feed_waited(struct hd__train_feed *f)
     return waited;
 }
 
+const char *hd__train_feed_key(const struct hd__train_feed *f)
+{
+    return f->key;
+}
+
 const char *hd__train_feed_where(const struct hd__train_feed *f)
 {
     return hd__job_where(f->compiled->job, f->key);

@@ -42,7 +42,8 @@ int32_t hd__train_feed_wait(struct hd__train_feed *feed, struct hd_error *err);
 int32_t hd__train_feed_skip(struct hd__train_feed *feed, uint32_t file, int64_t sequence, struct hd_error *err);
 /* Seconds that steps waited for reading, since the last call. */
 double hd__train_feed_waited(struct hd__train_feed *feed);
-/* The place in the job file of the key that names the files. */
+/* The key that names the files, as data.val.NAME, and its place in the job file. */
+const char *hd__train_feed_key(const struct hd__train_feed *feed);
 const char *hd__train_feed_where(const struct hd__train_feed *feed);
 /* ---- shards.c: the files of a path, and those that are skipped. Folders and patterns become their files. With
  * data.on_error: skip those that cannot be read are skipped by all ranks alike, from the same sequence on whatever the

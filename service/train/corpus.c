@@ -11,6 +11,7 @@
 #include "service/text/indexed.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
+#include "service/train/frequencies.h"
 #include "service/train/token_origin.h"
 
 #define BEAT "data/tokens/beat"
@@ -655,6 +656,8 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
             rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 1, err);
         if (!rc && job->tokenized.count != before && job->eval_every)
             rc = hd__train_feed_check_sets(compiled, 1, err);
+        if (!rc && job->tokenized.count != before && job->eval_every)
+            hd__train_frequencies_check(compiled);
     } else if (env->local_rank == 1) {
         rc = prepare(&c, err);
         if (!rc && c.missing)

@@ -13,6 +13,7 @@
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/notice.h"
+#include "service/train/frequencies.h"
 #include "service/train/loop/internal.h"
 #include "service/train/save/emergency.h"
 #include "service/train/save/peer_copies.h"
@@ -182,6 +183,8 @@ static int32_t train_step(struct hd__train_loop *l, struct hd_error *err)
     l->progress.sequence += l->job->batch;
     l->progress.tokens += l->job->batch * l->job->seq_len;
     l->in_step = 0;
+    if (l->is_leader && l->progress.step == 1)
+        hd__train_frequencies_judge(l->s.compiled, l->s.train_feed, l->loss, "step 1");
     return HD_OK;
 }
 

@@ -382,6 +382,15 @@ static const struct {
      "data.test: texts/a.txt has the same bytes as low.txt of data.val: the test is on what was evaluated before"},
     {"train llama.yaml --dry-run data.val=end.txt eval.every=2",
      "warning: command line: data.val: the middle of end.txt is in corpus.txt of data.train, too: it is not held out"},
+    {"train llama.yaml --dry-run data.val=sevens.txt eval.every=2",
+     "warning: command line: data.val: its frequent tokens and those of data.train overlap by 0% ("},
+    {"train llama.yaml --dry-run data.val={\"a\":\"turned.txt\",\"crlf\":\"returns.txt\"} eval.every=2",
+     "warning: command line: data.val.crlf: token 13 is "},
+    {"train llama.yaml --dry-run data.train=returns.txt data.val=turned.txt eval.every=2",
+     "% of data.train and none of data.val (of samples of 65536): are both of one tokenizer, with the same ends of"},
+    {"eval llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes data.train=sevens.txt "
+     "data.val_fraction=0.95 eval.batches=1",
+     "warning: val_loss: the loss of the weights of empty is 3.47, and 0.00 comes of the tokens' frequencies alone"},
     {"train llama.yaml --dry-run metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"a.prom\",\"address\":"
      "\"0.0.0.0\"}]",
      "address has no effect where metrics.sinks"},
@@ -412,7 +421,8 @@ START_TEST(warnings)
                             "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
                             "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
                             "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
-                            "tail -c 5001 corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
+                            "tac corpus.txt > turned.txt && sed 's/$/\\r/' corpus.txt > returns.txt && tail -c 5001 "
+                            "corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
                             "corpus.txt > begin.txt && "
                             "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
                             "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
@@ -458,7 +468,7 @@ START_TEST(warnings)
         "model.dropout=0",
         "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
         "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
-        "data.val=other.txt eval.every=2",     /* of the same size */
+        "data.val=turned.txt eval.every=2",    /* of the same size */
         "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
         "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
         "job.steps=3 metrics.profile=true",

@@ -1,0 +1,138 @@
+#include "service/train/frequencies.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Tokens of a sample, and of each of its places. */
+enum { SAMPLE = 1 << 16, PLACE = 1 << 10 };
+
+/* A sample that is smaller says nothing of what it lacks. */
+enum { ENOUGH = 1 << 13 };
+
+struct frequencies {
+    uint32_t *counts; /* [vocab] */
+    int64_t vocab, total;
+};
+
+static int is_remote(const struct hd__data *data)
+{
+    uint64_t tokens;
+    int skipped, found = 0;
+    for (uint32_t k = 0; k < hd__data_files(data); k++)
+        found |= strstr(hd__data_file(data, k, &tokens, &skipped), "://") != NULL;
+    return found;
+}
+
+/* total 0: they cannot be had. */
+static struct frequencies count_tokens(const struct hd__compiled *c, const struct hd__data *data)
+{
+    struct frequencies f = {.vocab = c->info.vocab};
+    const int64_t length = HD__MIN(c->job->seq_len, PLACE);
+    const uint64_t sequences = hd__data_sequences(data), places = HD__MIN(sequences, (uint64_t)(SAMPLE / length));
+    int32_t *ids = hd__alloc((size_t)(2 * length) * sizeof *ids), *labels = ids + length;
+    struct hd_error unused = HD_ERROR_INIT;
+    f.counts = hd__alloc((size_t)f.vocab * sizeof *f.counts);
+    for (uint64_t k = 0; k < places && !is_remote(data); k++) {
+        if (hd__data_read(data, k * sequences / places, ids, labels, 0, length, &unused))
+            break;
+        for (int64_t i = 0; i < length; i++)
+            if (labels[i] >= 0) {
+                f.counts[labels[i]]++;
+                f.total++;
+            }
+    }
+    free(ids);
+    return f;
+}
+
+static double share(const struct frequencies *f, int64_t id)
+{
+    return (double)f->counts[id] / (double)f->total;
+}
+
+/* The token that is most of `a`, a hundredth or more, and none of `b`; -1: there is none. */
+static int64_t find_lacking(const struct frequencies *a, const struct frequencies *b)
+{
+    int64_t most = -1;
+    for (int64_t id = 0; id < a->vocab && b->total >= ENOUGH; id++)
+        if (a->counts[id] >= 64 && share(a, id) >= 0.01 && !b->counts[id] &&
+            (most < 0 || a->counts[id] > a->counts[most]))
+            most = id;
+    return most;
+}
+
+/* The overlap of two distributions, sum of the lesser over sum of the larger, 0 to 1, among tokens that are frequent in
+ * either: of rarer ones a sample has too few. */
+static double overlap(const struct frequencies *a, const struct frequencies *b)
+{
+    double lesser = 0, larger = 0;
+    for (int64_t id = 0; id < a->vocab; id++)
+        if (share(a, id) >= 0.002 || share(b, id) >= 0.002) {
+            lesser += fmin(share(a, id), share(b, id));
+            larger += fmax(share(a, id), share(b, id));
+        }
+    return larger > 0.1 ? lesser / larger : 1;
+}
+
+static void compare(const struct frequencies *train, const struct frequencies *val, const struct hd__train_feed *feed)
+{
+    int64_t more = find_lacking(val, train), fewer = find_lacking(train, val), one = more >= 0 ? more : fewer;
+    const char *where = hd__train_feed_where(feed), *key = hd__train_feed_key(feed);
+    if (train->total < ENOUGH || !val->total)
+        return;
+    if (val->total >= ENOUGH && overlap(train, val) < 1.0 / 3)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: %s: its frequent tokens and those of data.train overlap by %.0f%% (of samples of 65536): are both of "
+            "one tokenizer, and of one kind of text? val_loss says little of what is learned otherwise",
+            where, key, 100 * overlap(train, val));
+    else if (one >= 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %s: token %lld is %.1f%% of %s and none of %s (of samples of 65536): are both of one tokenizer, "
+                "with the same ends of lines and documents?",
+                where, key, (long long)one, 100 * share(more >= 0 ? val : train, one), more >= 0 ? key : "data.train",
+                more >= 0 ? "data.train" : key);
+}
+
+void hd__train_frequencies_check(const struct hd__compiled *c)
+{
+    struct hd__train_feed *train = NULL, *val = NULL;
+    struct hd_error unused = HD_ERROR_INIT;
+    struct frequencies of_train, of_val;
+    if (hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused)) /* it has been said why */
+        return;
+    of_train = count_tokens(c, hd__train_feed_data(train));
+    for (int32_t k = 0; k < hd__train_feed_sets(c->job); k++) {
+        if (hd__train_feed_open(c, 0, HD__FEED_VAL + k, &val, &unused))
+            break;
+        of_val = count_tokens(c, hd__train_feed_data(val));
+        compare(&of_train, &of_val, val);
+        free(of_val.counts);
+        hd__train_feed_close(val);
+    }
+    free(of_train.counts);
+    hd__train_feed_close(train);
+}
+
+static double entropy(const struct frequencies *f)
+{
+    double sum = 0;
+    for (int64_t id = 0; id < f->vocab; id++)
+        sum -= f->counts[id] ? share(f, id) * log(share(f, id)) : 0;
+    return sum;
+}
+
+void hd__train_frequencies_judge(const struct hd__compiled *c, const struct hd__train_feed *feed, double loss,
+                                 const char *when)
+{
+    /* Good weights may be surprised by labels of few kinds, as of a classification. */
+    if (!c->info.weights || !(loss > 0.6 * log((double)c->info.vocab)))
+        return;
+    struct frequencies f = count_tokens(c, hd__train_feed_data(feed));
+    if (f.total >= ENOUGH && loss > entropy(&f))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: the loss of the weights of %s is %.2f, and %.2f comes of the tokens' frequencies alone: are the "
+                "weights those of its config.json (heads, norms, order of layers), and these its tokenizer's tokens?",
+                when, c->info.weights, loss, entropy(&f));
+    free(f.counts);
+}
