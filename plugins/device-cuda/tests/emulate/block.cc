@@ -1,5 +1,6 @@
 /* One block after another; threads of a block are fibers that run one at a time. */
 #include "cuda_runtime.h"
+#include "race.h"
 #include <deque>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ struct lane {
     state at;
     unsigned mask;
     int predicate;
+    bool orders; /* the exchange orders memory, too: __syncwarp */
     snapshot *seen;
     unsigned char given[EMULATE_EXCHANGE];
 };
@@ -171,6 +173,7 @@ void open_barrier(void)
     votes_seen = votes;
     votes = 0;
     n_waiting = 0;
+    emulate_race_barrier();
     for (int i = 0; i < n_lanes; i++)
         if (lanes[i].at == AT_BARRIER)
             lanes[i].at = RUNNABLE;
@@ -211,7 +214,10 @@ void run_block(void)
                 lanes[i].index = {x, y, z};
                 begin_fiber((int)i);
             }
+    emulate_race_begin(kernel_name, launch,
+                       (emulate_here.block.z * gridDim.y + emulate_here.block.y) * gridDim.x + emulate_here.block.x);
     run_threads();
+    emulate_race_end();
     if (emulate_copies_left())
         broken("it ends while copies into its shared memory are under way");
     if (emulate_products_left())
@@ -285,6 +291,8 @@ void complete(lane *first, unsigned mask)
         s->readers++;
     }
     warps[(first - lanes) / 32].at_exchange &= ~mask;
+    if (first[__builtin_ctz(mask)].orders)
+        emulate_race_sync((unsigned)(first - lanes), mask);
 }
 
 } // namespace
@@ -304,6 +312,22 @@ void *emulate_shared(const void *at, size_t bytes)
     poison(statics.back().memory.data(), statics.back().memory.size());
     return emulate_shared(at, bytes);
 }
+
+#ifdef CU_EMULATE_RACES
+int emulate_is_shared(const void *at, size_t bytes)
+{
+    const unsigned char *p = static_cast<const unsigned char *>(at);
+    for (const shared &s : statics)
+        if (p + bytes > s.memory.data() && p < s.memory.data() + s.memory.size())
+            return 1;
+    return p + bytes > dynamic && p < dynamic + SHARED_LIMIT;
+}
+
+size_t emulate_shared_pieces(void)
+{
+    return statics.size();
+}
+#endif
 
 void *emulate_dynamic(void)
 {
@@ -390,6 +414,7 @@ const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t b
         memcpy(me->given, value, bytes);
     me->mask = mask;
     me->at = AT_EXCHANGE;
+    me->orders = !bytes;
     if (!(mask >> emulate_lane() & 1))
         broken("a lane takes part in an exchange whose mask it is not in");
     if (mask & w->done)

@@ -10,6 +10,7 @@
 #include "cuda_runtime_api.h"
 #include "matrix.h"
 #include "queue.h"
+#include "race.h"
 #include <math.h>
 #include <string.h>
 #include <tuple>
@@ -177,39 +178,47 @@ static inline int __all_sync(unsigned mask, int predicate)
 
 /* ---- atomics: threads run one at a time */
 
-template <class T> static inline T atomicAdd(T *p, T v)
+#define EMULATE_ATOMIC __attribute__((no_sanitize("thread")))
+
+template <class T> EMULATE_ATOMIC static inline T atomicAdd(T *p, T v)
 {
+    emulate_race_atomic(p, sizeof *p);
     T old = *p;
     *p = old + v;
     return old;
 }
-template <class T> static inline T atomicExch(T *p, T v)
+template <class T> EMULATE_ATOMIC static inline T atomicExch(T *p, T v)
 {
+    emulate_race_atomic(p, sizeof *p);
     T old = *p;
     *p = v;
     return old;
 }
-template <class T> static inline T atomicMax(T *p, T v)
+template <class T> EMULATE_ATOMIC static inline T atomicMax(T *p, T v)
 {
+    emulate_race_atomic(p, sizeof *p);
     T old = *p;
     *p = old < v ? v : old;
     return old;
 }
-template <class T> static inline T atomicMin(T *p, T v)
+template <class T> EMULATE_ATOMIC static inline T atomicMin(T *p, T v)
 {
+    emulate_race_atomic(p, sizeof *p);
     T old = *p;
     *p = v < old ? v : old;
     return old;
 }
-template <class T> static inline T atomicCAS(T *p, T expected, T v)
+template <class T> EMULATE_ATOMIC static inline T atomicCAS(T *p, T expected, T v)
 {
+    emulate_race_atomic(p, sizeof *p);
     T old = *p;
     *p = old == expected ? v : old;
     return old;
 }
 /* Wraps as CUDA's: back to zero after `most`. */
-static inline unsigned atomicInc(unsigned *p, unsigned most)
+EMULATE_ATOMIC static inline unsigned atomicInc(unsigned *p, unsigned most)
 {
+    emulate_race_atomic(p, sizeof *p);
     unsigned old = *p;
     *p = old >= most ? 0 : old + 1;
     return old;
