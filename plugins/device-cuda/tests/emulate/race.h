@@ -1,5 +1,4 @@
-/* Races between threads of a kernel: race.cc, in the plugin that tests/long/cuda-races.sh builds; else these do nothing.
- */
+/* Races between threads of a kernel: race.cc, in the plugin of tests/long/cuda-races.sh; else these do nothing. */
 #ifndef HEDDLE_EMULATE_RACE_H
 #define HEDDLE_EMULATE_RACE_H
 
