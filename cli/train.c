@@ -123,11 +123,10 @@ static int32_t check_data(struct hd__cli_job *loaded, int dry, int found, int32_
     if (rc || missing)
         return rc;
     rc = hd__train_feed_check(c, HD__FEED_TRAIN, local_rank == 0, err);
-    if (rc || !loaded->job->eval_every)
-        return rc;
-    rc = hd__train_feed_check_sets(c, local_rank == 0, err);
+    if (!rc && loaded->job->eval_every)
+        rc = hd__train_feed_check_sets(c, local_rank == 0, err);
     if (!rc && local_rank == 0)
-        hd__train_frequencies_check(c);
+        hd__train_frequencies_check(c, loaded->job->eval_every > 0);
     return rc;
 }
 

@@ -238,19 +238,83 @@ int hd__train_corpus_is_split(const struct hd__compiled *c, int test)
     return found;
 }
 
+/* Says that x is y, a copy of it, or split off it; NULL: none of these. */
+static const char *find_same(struct hd__job *job, struct file_id *x, struct file_id *y, int reads)
+{
+    if (!by_number(x, y))
+        return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch", x->path);
+    if (reads && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))
+        return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch: it is a copy of %s", x->path,
+                                y->path);
+    if (reads && x->split_of && x->split_of == ends_of(y))
+        return hd__arena_format(&job->arena, "%s was split off %s, so its tokens are read twice an epoch", x->path,
+                                y->path);
+    return NULL;
+}
+
 static void warn_twice(struct hd__job *job, struct file_ids *files)
 {
+    const char *same = NULL;
     int few = files->list.count <= 256; /* copies are looked for by reading */
     if (!few)
         qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
-    for (uint32_t i = 1; i < files->list.count; i++)
-        for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x; y++)
-            if (!by_number(x, y) || (few && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))) {
-                hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s is there twice, and read twice an epoch%s%s",
-                        hd__job_where(job, "data.train"), x->path, by_number(x, y) ? ": it is a copy of " : "",
-                        by_number(x, y) ? y->path : "");
-                return;
-            }
+    for (uint32_t i = 1; i < files->list.count && !same; i++)
+        for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x && !same; y++) {
+            same = find_same(job, x, y, few);
+            same = same || !few ? same : find_same(job, y, x, few);
+        }
+    if (same)
+        hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s", hd__job_where(job, "data.train"), same);
+}
+
+/* A name with one of these words, which ends at a mark or a digit: where it begins; NULL: it has none. */
+static const char *find_part(const char *path, const char *const *words, size_t n)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (size_t k = 0; k < n; k++)
+        for (const char *at = name; (at = strstr(at, words[k])); at++)
+            if ((at == name || strchr("-_.", at[-1])) && strchr("-_.0123456789", at[strlen(words[k])]))
+                return at;
+    return NULL;
+}
+
+static int has_lines_name(const char *path)
+{
+    return strstr(path, ".jsonl") || strstr(path, ".ndjson") || strstr(path, ".json");
+}
+
+/* Parts of one set of data that a folder or a pattern has taken together: to train on, and held out. */
+static void warn_parts(struct hd__job *job, const struct file_ids *files)
+{
+    if (files->list.count <= job->train.count) /* each by its name */
+        return;
+    static const char *const train[] = {"train", "training"}, *const held_out[] = {"validation", "valid", "val", "dev",
+                                                                                   "test"};
+    const char *where = hd__job_where(job, "data.train"), *of_train = NULL, *card = NULL, *lines = NULL;
+    for (uint32_t i = 0; i < files->list.count; i++) {
+        const char *path = files->list.at[i].path, *word = find_part(path, train, HD__COUNT(train));
+        of_train = of_train || !word ? of_train : path;
+        card = hd__ends_with(path, "/README.md") ? path : card;
+        lines = has_lines_name(path) ? path : lines;
+    }
+    for (uint32_t i = 0; i < files->list.count && of_train; i++) {
+        const char *path = files->list.at[i].path, *word = find_part(path, held_out, HD__COUNT(held_out)),
+                   *other = find_part(of_train, train, HD__COUNT(train));
+        if (!word || word - path != other - of_train || memcmp(path, of_train, (size_t)(word - path)) != 0)
+            continue;
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: data.train: by their names %s is to train on and %s is held out, and both are trained on: name the "
+            "first in data.train, and this one in data.val or data.test",
+            where, of_train, path);
+        break;
+    }
+    if (card && lines)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.train: %s is text that is trained on, beside %s: is it what describes the data? A pattern "
+                "(*.jsonl) "
+                "leaves it out",
+                where, card, lines);
 }
 
 /* Files that two of data.train, the sets of data.val and data.test have in common. */
@@ -273,6 +337,7 @@ static void warn_held_out(const struct hd__compiled *c)
     parts[n].key = "data.test";
     parts[n++].files = list_files(c, &job->test);
     warn_twice(job, &parts[0].files);
+    warn_parts(job, &parts[0].files);
     for (size_t h = 1; h < n; h++)
         for (size_t other = 0; other < h; other++) {
             const char *both = find_common(job, &parts[h].files, &parts[other].files, parts[other].key);
@@ -656,8 +721,8 @@ int32_t hd__train_corpus_meet(const struct hd__compiled *compiled, const struct 
             rc = hd__train_feed_check(compiled, HD__FEED_TRAIN, 1, err);
         if (!rc && job->tokenized.count != before && job->eval_every)
             rc = hd__train_feed_check_sets(compiled, 1, err);
-        if (!rc && job->tokenized.count != before && job->eval_every)
-            hd__train_frequencies_check(compiled);
+        if (!rc && job->tokenized.count != before)
+            hd__train_frequencies_check(compiled, job->eval_every > 0);
     } else if (env->local_rank == 1) {
         rc = prepare(&c, err);
         if (!rc && c.missing)

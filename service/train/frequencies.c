@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "service/train/passages.h"
+
 /* Tokens of a sample, and of each of its places. */
 enum { SAMPLE = 1 << 16, PLACE = 1 << 10 };
 
@@ -94,23 +96,60 @@ static void compare(const struct frequencies *train, const struct frequencies *v
                 more >= 0 ? "data.train" : key);
 }
 
-void hd__train_frequencies_check(const struct hd__compiled *c)
+/* Passages of so many tokens are compared; fewer than LEAST say nothing. */
+enum { COMPARED = 1 << 22, LEAST = 16 };
+
+static struct hd__passages passages_of(const struct hd__compiled *c, const struct hd__train_feed *feed)
+{
+    const struct hd__data *data = hd__train_feed_data(feed);
+    return is_remote(data) ? (struct hd__passages){0} : hd__passages_of(data, c->job->seq_len, COMPARED);
+}
+
+/* Documents that are also trained on: drawn of the same lines, say, and left there. */
+static void compare_passages(const struct hd__passages *train, const struct hd__passages *val,
+                             const struct hd__train_feed *feed)
+{
+    uint64_t common = hd__passages_common(val, train);
+    if (val->hashes.count >= LEAST && 10 * common >= val->hashes.count)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: %s: %.0f%% of its passages of 64 tokens are in data.train, too (in the first %d tokens): documents "
+            "that are trained on are not held out: take them out of one of the two",
+            hd__train_feed_where(feed), hd__train_feed_key(feed), 100 * (double)common / val->hashes.count, COMPARED);
+}
+
+static void judge_repeated(const struct hd__passages *train, const struct hd__train_feed *feed)
+{
+    if (train->hashes.count >= LEAST && 4 * train->repeated >= train->hashes.count)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: data.train: %.0f%% of its passages of 64 tokens occur more than once (in the first %d tokens): are "
+            "documents there several times?",
+            hd__train_feed_where(feed), 100 * (double)train->repeated / train->hashes.count, COMPARED);
+}
+
+void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
 {
     struct hd__train_feed *train = NULL, *val = NULL;
     struct hd_error unused = HD_ERROR_INIT;
-    struct frequencies of_train, of_val;
     if (hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused)) /* it has been said why */
         return;
-    of_train = count_tokens(c, hd__train_feed_data(train));
-    for (int32_t k = 0; k < hd__train_feed_sets(c->job); k++) {
+    struct frequencies of_train = count_tokens(c, hd__train_feed_data(train)), of_val;
+    struct hd__passages passages = passages_of(c, train), held_out;
+    judge_repeated(&passages, train);
+    for (int32_t k = 0; k < hd__train_feed_sets(c->job) && evaluates; k++) {
         if (hd__train_feed_open(c, 0, HD__FEED_VAL + k, &val, &unused))
             break;
         of_val = count_tokens(c, hd__train_feed_data(val));
+        held_out = passages_of(c, val);
         compare(&of_train, &of_val, val);
+        compare_passages(&passages, &held_out, val);
         free(of_val.counts);
+        hd__passages_free(&held_out);
         hd__train_feed_close(val);
     }
     free(of_train.counts);
+    hd__passages_free(&passages);
     hd__train_feed_close(train);
 }
 

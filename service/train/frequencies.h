@@ -5,8 +5,9 @@
 
 #include "service/train/batch_feed.h"
 
-/* Warns of sets of HD__FEED_VAL that have other tokens than data.train. Both have been opened before. */
-void hd__train_frequencies_check(const struct hd__compiled *compiled);
+/* Warns where data.train repeats itself, and, where it is evaluated on them, of sets of HD__FEED_VAL that have other
+ * tokens than data.train, or the same text. Both have been opened before. */
+void hd__train_frequencies_check(const struct hd__compiled *compiled, int evaluates);
 
 /* Warns where the loss of weights that were loaded is above the entropy of the frequencies: they know less of these
  * tokens than a table of their shares would. `when`: "step 1". */

@@ -386,6 +386,15 @@ static const struct {
      "warning: command line: data.val: its frequent tokens and those of data.train overlap by 0% ("},
     {"train llama.yaml --dry-run data.val={\"a\":\"turned.txt\",\"crlf\":\"returns.txt\"} eval.every=2",
      "warning: command line: data.val.crlf: token 13 is "},
+    {"train llama.yaml --dry-run data.val=drawn.txt eval.every=2",
+     "% of its passages of 64 tokens are in data.train, too (in the first 4194304 tokens): documents that are trained"},
+    {"train llama.yaml --dry-run data.train=twice.txt",
+     "% of its passages of 64 tokens occur more than once (in the first 4194304 tokens): are documents there several"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
+     "data.train: by their names parts/train-0.txt is to train on and parts/validation-0.txt is held out, and both "
+     "are"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
+     "data.train: parts/README.md is text that is trained on, beside parts/more.jsonl: is it what describes the data?"},
     {"train llama.yaml --dry-run data.train=returns.txt data.val=turned.txt eval.every=2",
      "% of data.train and none of data.val (of samples of 65536): are both of one tokenizer, with the same ends of"},
     {"eval llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes data.train=sevens.txt "
@@ -413,27 +422,33 @@ static void expect_once(const char *words, const char *want)
 
 START_TEST(warnings)
 {
-    ck_assert_int_eq(system("head -c 1000 corpus.txt > low.txt && cp corpus.txt copy.txt && tr 'a-y' 'b-z' < "
-                            "copy.txt > other.txt && truncate -s 9000 unwritten.bin && "
-                            "mkdir -p shards texts renamed/best && touch renamed/best/index.json && cp low.txt "
-                            "texts/a.txt && cp low.txt texts/b.txt && cp "
-                            "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
-                            "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
-                            "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
-                            "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
-                            "tac corpus.txt > turned.txt && sed 's/$/\\r/' corpus.txt > returns.txt && tail -c 5001 "
-                            "corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
-                            "corpus.txt > begin.txt && "
-                            "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
-                            "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
-                            "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
-                            "cat sevens.txt >> chars.npy && head -c 9000 corpus.txt >> bytes.npy && "
-                            "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
-                            "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
-                            "truncate -r model.safetensors zeros && mv zeros model.safetensors && "
-                            "cp -r . ../odd && sed -i 's/\"rms_norm_eps\": [0-9.e-]*/\"rms_norm_eps\": 0.5/; "
-                            "s/\"rope_theta\": [0-9.e-]*/\"rope_theta\": 1.0/' ../odd/config.json"),
-                     0);
+    ck_assert_int_eq(
+        system("head -c 1000 corpus.txt > low.txt && cp corpus.txt copy.txt && tr 'a-y' 'b-z' < "
+               "copy.txt > other.txt && truncate -s 9000 unwritten.bin && "
+               "mkdir -p shards texts renamed/best && touch renamed/best/index.json && cp low.txt "
+               "texts/a.txt && cp low.txt texts/b.txt && cp "
+               "corpus.txt shards/a.bin && cp low.txt shards/b.bin && "
+               "sed 's/steps: 20/epochs: 0.5/' llama.yaml >epochs.yaml && { cat llama.yaml && echo "
+               "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
+               "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
+               "awk 'NR % 40 < 8' corpus.txt > drawn.txt && cat corpus.txt low.txt corpus.txt > twice.txt "
+               "&& mkdir parts && "
+               "cp low.txt parts/train-0.txt && cp copy.txt parts/validation-0.txt && cp low.txt "
+               "parts/README.md && echo '{\"text\": \"a\"}' >parts/more.jsonl && tr ' ' '\\n' < corpus.txt | tac "
+               "| tr '\\n' ' ' | sed 's/[.] /.\\n/g' > turned.txt && sed 's/$/\\r/' corpus.txt > returns.txt && tail "
+               "-c 5001 "
+               "corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
+               "corpus.txt > begin.txt && "
+               "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
+               "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
+               "\"{'descr': '|u1', 'fortran_order': False, 'shape': (9000,), }\"; } > $f.npy; done; "
+               "cat sevens.txt >> chars.npy && head -c 9000 corpus.txt >> bytes.npy && "
+               "cp -r " GOLDEN_DIR "/llama empty && cd empty && "
+               "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
+               "truncate -r model.safetensors zeros && mv zeros model.safetensors && "
+               "cp -r . ../odd && sed -i 's/\"rms_norm_eps\": [0-9.e-]*/\"rms_norm_eps\": 0.5/; "
+               "s/\"rope_theta\": [0-9.e-]*/\"rope_theta\": 1.0/' ../odd/config.json"),
+        0);
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/a corpus.txt"), 0);
     ck_assert_int_eq(system("{ head -c 9000 toks/a.bin; head -c 9000 /dev/zero; } > tail.bin; for i in $(seq 200); do "
                             "head -c $((24 * i)) toks/a.bin | tail -c 24; head -c 40 /dev/zero; done > rows.bin"),

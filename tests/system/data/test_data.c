@@ -530,6 +530,10 @@ START_TEST(parts_of_one_file)
                                     "/bpe.bin data.val=drawn-validation.bin eval.every=2");
     expect_says(c, "warning: command line: data.val: drawn-validation.bin was split off " INDEXED
                    "/bpe.bin, which data.train names instead of the other part: it is not held out");
+    expect_says(command_run("train llama.yaml --dry-run model.vocab=320 data.train=[\"" INDEXED
+                            "/bpe.bin\",\"drawn-train.bin\"]"),
+                "warning: command line: data.train: drawn-train.bin was split off " INDEXED
+                "/bpe.bin, so its tokens are read twice an epoch");
     c = command_run("train " PARTS "job.steps=2 eval.every=2 eval.batches=1");
     ck_assert_msg(!c->code && !strstr(c->err, "split off"), "%s", c->err);
     c = command_run("eval " PARTS "eval.batches=1");

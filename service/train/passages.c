@@ -1,0 +1,95 @@
+#include "service/train/passages.h"
+
+#include <stdlib.h>
+
+/* Tokens of a passage, and of these that differ, at least; one in EVERY places is chosen. */
+enum { PASSAGE = 64, DIFFERENT = 16, EVERY = 32 };
+
+/* The last tokens that were read, and their hash: sum of token i times FACTOR to the power of how far it is back. */
+struct window {
+    int32_t tokens[PASSAGE];
+    uint64_t read, hash, oldest; /* oldest: the factor of the token that leaves */
+};
+
+#define FACTOR UINT64_C(0x9e3779b97f4a7c15)
+
+static int is_varied(const struct window *w)
+{
+    int different = 0;
+    for (int i = 0; i < PASSAGE && different < DIFFERENT; i++) {
+        int before = 0;
+        while (before < i && w->tokens[before] != w->tokens[i])
+            before++;
+        different += before == i;
+    }
+    return different >= DIFFERENT;
+}
+
+static void add(struct hd__passages *p, struct window *w, int32_t token)
+{
+    int32_t *place = &w->tokens[w->read++ % PASSAGE];
+    w->hash = w->hash * FACTOR + (uint64_t)token + 1;
+    if (w->read > PASSAGE)
+        w->hash -= ((uint64_t)*place + 1) * w->oldest;
+    *place = token;
+    uint64_t mixed = hd__hash(&w->hash, sizeof w->hash, 0);
+    if (w->read >= PASSAGE && mixed % EVERY == 0 && is_varied(w))
+        hd__push(&p->hashes, mixed);
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void sort(struct hd__passages *p)
+{
+    uint32_t kept = 0, times = 0;
+    if (p->hashes.count)
+        qsort(p->hashes.at, p->hashes.count, sizeof *p->hashes.at, by_hash);
+    for (uint32_t i = 0; i < p->hashes.count; i++) {
+        times = kept && p->hashes.at[kept - 1] == p->hashes.at[i] ? times + 1 : 1;
+        if (times == 1)
+            p->hashes.at[kept++] = p->hashes.at[i];
+        p->repeated += times == 2;
+    }
+    p->hashes.count = kept;
+}
+
+struct hd__passages hd__passages_of(const struct hd__data *data, int64_t seq_len, uint64_t tokens)
+{
+    struct hd__passages p = {0};
+    struct window w = {.oldest = 1};
+    struct hd_error unused = HD_ERROR_INIT;
+    int32_t *ids = hd__alloc((size_t)(2 * seq_len) * sizeof *ids);
+    for (int i = 0; i < PASSAGE; i++)
+        w.oldest *= FACTOR;
+    for (uint64_t n = 0; n < hd__data_sequences(data) && w.read < tokens; n++) {
+        if (hd__data_read(data, n, ids, ids + seq_len, 0, seq_len, &unused))
+            break;
+        for (int64_t i = 0; i < seq_len; i++)
+            add(&p, &w, ids[i]);
+    }
+    free(ids);
+    sort(&p);
+    return p;
+}
+
+void hd__passages_free(struct hd__passages *p)
+{
+    hd__free_array(&p->hashes);
+}
+
+uint64_t hd__passages_common(const struct hd__passages *a, const struct hd__passages *b)
+{
+    uint64_t common = 0;
+    for (uint32_t i = 0, k = 0; i < a->hashes.count && k < b->hashes.count;) {
+        common += a->hashes.at[i] == b->hashes.at[k];
+        if (a->hashes.at[i] <= b->hashes.at[k])
+            i++;
+        else
+            k++;
+    }
+    return common;
+}
