@@ -225,6 +225,9 @@ START_TEST(shares_of_the_data)
     ck_assert_msg(
         strstr(c->out, "\ndata: 5,202 tokens: part3.txt 75 % (seen 0.268 times), part1.txt 25 % (seen 0.2 times)\n"),
         "it said: %s", c->out);
+    c = command_run("train llama.yaml job.name=shares job.steps=1 data.train=[\"part3.txt\",\"part1.txt\"] "
+                    "data.val_fraction=0.4");
+    ck_assert_msg(strstr(c->out, "\nheld out, and not trained on at all: part1.txt\n"), "it said: %s", c->out);
     for (int i = 1; i <= 7; i++)
         hd__text_add(&many, "%s{\"path\":\"part%d.txt\",\"weight\":1}", i > 1 ? "," : "", i);
     c = command_run("train llama.yaml job.name=shares job.steps=7 data.train=[%s]", many.at);
