@@ -15,9 +15,11 @@ else may run meanwhile.
 One job with everything on, and `perf` looks 800 times a second of processor time where it is: printed is the share of
 all samples, the kernel's too, that lie in or below the functions that watch, compare and write, with its 95 %
 confidence interval (Wilson). Other work on the machine does not move it. With `--scrapes 100` so many
-requests a second go to the Prometheus endpoint, over a connection each.
+requests a second go to the Prometheus endpoint, over one connection, as a Prometheus server keeps it; with
+`--reconnect` over a connection each.
 """
 import argparse
+import http.client
 import os
 import pathlib
 import random
@@ -29,7 +31,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 
 from train import TOP, make_tokens
 
@@ -84,14 +85,19 @@ def wilson(k, n, z=1.96):
     return f"{100 * k / n:.2f} % ({100 * (middle - half):.2f} to {100 * (middle + half):.2f})"
 
 
-def scrape(rate, count):
+def scrape(rate, reconnect, count):
     """Until the process ends: so many a second from the first answer on."""
+    connection = http.client.HTTPConnection("127.0.0.1", PORT)
     while True:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics").read()
+            connection.request("GET", "/metrics")
+            connection.getresponse().read()
             count.append(time.monotonic())
             time.sleep(max(0, count[0] + len(count) / rate - time.monotonic()))
-        except OSError:
+            if reconnect:
+                connection.close()  # the next request opens it
+        except (OSError, http.client.HTTPException):
+            connection.close()
             time.sleep(0.05)
 
 
@@ -102,7 +108,7 @@ def profile(args):
         words, count = job(args) + SINKS + args.more, []
         if args.scrapes:
             words = [word.replace("port: 0", f"port: {PORT}") for word in words]
-            threading.Thread(target=scrape, args=(args.scrapes, count), daemon=True).start()
+            threading.Thread(target=scrape, args=(args.scrapes, args.reconnect, count), daemon=True).start()
         record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "797", "--call-graph", "dwarf,8192", "-o", "samples"]
         subprocess.run(record + words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         script = subprocess.run(["perf", "script", "-i", "samples", "-F", "ip,sym,dso"], cwd=folder, check=True,
@@ -127,6 +133,7 @@ def main():
     p.add_argument("--with", dest="more", nargs="*", default=[], help="key=value of the one that watches")
     p.add_argument("--profile", action="store_true", help="by samples of perf")
     p.add_argument("--scrapes", type=float, default=0, help="a second, with --profile")
+    p.add_argument("--reconnect", action="store_true", help="for each scrape")
     args = p.parse_args()
     make_tokens(256)
     if args.profile:
