@@ -351,7 +351,7 @@ static void warn_held_out(const struct hd__compiled *c)
         hd__free_array(&parts[k].files.list);
 }
 
-static int has_url(const struct hd__job *job)
+int hd__train_corpus_has_url(const struct hd__job *job)
 {
     const struct hd__sources *all[] = {&job->train, &job->val, &job->test};
     int found = 0;
@@ -382,7 +382,7 @@ static int has_lines(const struct hd__compiled *c)
 /* Keys of text in a job that reads none, and of URLs. */
 static void warn_idle_keys(const struct hd__compiled *c)
 {
-    int text = hd__train_corpus_has_text(c), url = has_url(c->job);
+    int text = hd__train_corpus_has_text(c), url = hd__train_corpus_has_url(c->job);
     const char *no_text = c->job->data_tokenizer ? "nothing is tokenized: the files are tokens"
                                                  : "nothing is tokenized: set data.tokenizer, or leave it out";
     const struct {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "service/train/corpus.h"
 #include "service/train/passages.h"
 
 /* Tokens of a sample, and of each of its places. */
@@ -16,15 +17,6 @@ struct frequencies {
     int64_t vocab, total;
 };
 
-static int is_remote(const struct hd__data *data)
-{
-    uint64_t tokens;
-    int skipped, found = 0;
-    for (uint32_t k = 0; k < hd__data_files(data); k++)
-        found |= strstr(hd__data_file(data, k, &tokens, &skipped), "://") != NULL;
-    return found;
-}
-
 /* total 0: they cannot be had. */
 static struct frequencies count_tokens(const struct hd__compiled *c, const struct hd__data *data)
 {
@@ -34,7 +26,7 @@ static struct frequencies count_tokens(const struct hd__compiled *c, const struc
     int32_t *ids = hd__alloc((size_t)(2 * length) * sizeof *ids), *labels = ids + length;
     struct hd_error unused = HD_ERROR_INIT;
     f.counts = hd__alloc((size_t)f.vocab * sizeof *f.counts);
-    for (uint64_t k = 0; k < places && !is_remote(data); k++) {
+    for (uint64_t k = 0; k < places; k++) {
         if (hd__data_read(data, k * sequences / places, ids, labels, 0, length, &unused))
             break;
         for (int64_t i = 0; i < length; i++)
@@ -99,12 +91,6 @@ static void compare(const struct frequencies *train, const struct frequencies *v
 /* Passages of so many tokens are compared; fewer than LEAST say nothing. */
 enum { COMPARED = 1 << 22, LEAST = 16 };
 
-static struct hd__passages passages_of(const struct hd__compiled *c, const struct hd__train_feed *feed)
-{
-    const struct hd__data *data = hd__train_feed_data(feed);
-    return is_remote(data) ? (struct hd__passages){0} : hd__passages_of(data, c->job->seq_len, COMPARED);
-}
-
 /* Documents that are also trained on: drawn of the same lines, say, and left there. */
 static void compare_passages(const struct hd__passages *train, const struct hd__passages *val,
                              const struct hd__train_feed *feed)
@@ -132,16 +118,16 @@ void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
 {
     struct hd__train_feed *train = NULL, *val = NULL;
     struct hd_error unused = HD_ERROR_INIT;
-    if (hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused)) /* it has been said why */
+    if (hd__train_corpus_has_url(c->job) || hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused))
         return;
     struct frequencies of_train = count_tokens(c, hd__train_feed_data(train)), of_val;
-    struct hd__passages passages = passages_of(c, train), held_out;
+    struct hd__passages passages = hd__passages_of(hd__train_feed_data(train), c->job->seq_len, COMPARED), held_out;
     judge_repeated(&passages, train);
     for (int32_t k = 0; k < hd__train_feed_sets(c->job) && evaluates; k++) {
         if (hd__train_feed_open(c, 0, HD__FEED_VAL + k, &val, &unused))
             break;
         of_val = count_tokens(c, hd__train_feed_data(val));
-        held_out = passages_of(c, val);
+        held_out = hd__passages_of(hd__train_feed_data(val), c->job->seq_len, COMPARED);
         compare(&of_train, &of_val, val);
         compare_passages(&passages, &held_out, val);
         free(of_val.counts);
@@ -165,7 +151,7 @@ void hd__train_frequencies_judge(const struct hd__compiled *c, const struct hd__
                                  const char *when)
 {
     /* Good weights may be surprised by labels of few kinds, as of a classification. */
-    if (!c->info.weights || !(loss > 0.6 * log((double)c->info.vocab)))
+    if (!c->info.weights || hd__train_corpus_has_url(c->job) || !(loss > 0.6 * log((double)c->info.vocab)))
         return;
     struct frequencies f = count_tokens(c, hd__train_feed_data(feed));
     if (f.total >= ENOUGH && loss > entropy(&f))
