@@ -362,6 +362,7 @@ START_TEST(kept)
     ck_assert_int_gt(at(rows, 0, "time"), 1700000000);
     ck_assert_double_eq_tol(json_number_value(json_object_get(json_array_get(rows, 0), "val_loss")),
                             loss[at(rows, 0, "step") / 2 - 1], 1e-8);
+    json_decref(rows);
     expect_code(command_run("ckpt prune llama.yaml job.name=policy checkpoint.keep=1"), 0);
     for (int step = 2; step <= 24; step += 2)
         ck_assert_int_eq(is_there("policy", step), step == 24);
