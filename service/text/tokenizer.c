@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "service/text/unpack.h"
+
 static const char *const shipped[] = {"bpe", "sentencepiece"};
 
 /* ---- the file */
@@ -114,6 +116,7 @@ static int32_t open_any(struct hd__plugins *plugins, const struct hd_host *host,
                         struct hd_error *err)
 {
     struct hd__text tried = {0};
+    struct hd__unpack *file = NULL;
     const char *name;
     int32_t rc = HD_E_UNSUPPORTED;
     for (size_t i = 0; rc && (name = nth_plugin(plugins, i)); i++) {
@@ -127,8 +130,9 @@ static int32_t open_any(struct hd__plugins *plugins, const struct hd_host *host,
         if (rc)
             hd__text_add(&tried, "%s%s: %s", tried.length ? "; " : "", name, one.message);
     }
-    if (rc)
+    if (rc && !hd__unpack_open(t->path, &file, err)) /* which names what no text is: a Git LFS pointer */
         rc = hd_fail(err, HD_E_UNSUPPORTED, "%s: no tokenizer plug-in reads this file: %s", t->path, tried.at);
+    hd__unpack_close(file);
     hd__text_free(&tried);
     return rc;
 }

@@ -697,6 +697,8 @@ START_TEST(dry_runs)
         {DRY "model.from=larger", "larger/model.safetensors: tensor ", "another model?"},
         {DRY "model.from=pointer", "command line: model.from: pointer/model.safetensors: is a Git LFS pointer",
          "git lfs pull"},
+        {"train llama.yaml --dry-run data.tokenizer=lfs", "data.tokenizer: lfs/tokenizer.json: is a Git LFS pointer",
+         "git lfs pull"},
         {DRY "model.from=pickled", "command line: model.from: pickled: holds neither model.safetensors nor",
          "pytorch_model.bin is not read"},
         {DRY "model.from=parts",
@@ -725,7 +727,8 @@ START_TEST(dry_runs)
             "sed 's/\"intermediate_size\": [0-9]*/\"intermediate_size\": 512/' hf/config.json > larger/config.json && "
             "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json && "
             "cp hf/config.json pointer && cp hf/config.json pickled && touch pickled/pytorch_model.bin && "
-            "echo 'version https://git-lfs.github.com/spec/v1' > pointer/model.safetensors"),
+            "echo 'version https://git-lfs.github.com/spec/v1' > pointer/model.safetensors && mkdir lfs && "
+            "cp pointer/model.safetensors lfs/tokenizer.json"),
         0);
     write_folder_job("hf");
     expect_rows(rows);
