@@ -55,6 +55,11 @@ int32_t hd__chat_check(const struct hd__tokenizer *t, const struct hd__chat_temp
     return HD_OK;
 }
 
+const char *hd__chat_open(const struct hd__chat_template *c)
+{
+    return c->open;
+}
+
 int64_t hd__chat_stop(const struct hd__tokenizer *t, const struct hd__chat_template *c)
 {
     return c->end ? hd__tokenizer_find(t, c->end) : hd__tokenizer_eod(t);
@@ -187,6 +192,24 @@ static int32_t read_weight(const json_t *value, size_t i, int *counts, struct hd
 }
 
 #define REASONING "reasoning is not rendered: write it"
+
+/* Flags of other trainers, whose word for it "weight" is here. */
+static int32_t check_flags(const json_t *value, size_t i, int counts, struct hd_error *err)
+{
+    static const struct {
+        const char *key;
+        int clear; /* not known which of its values trains */
+    } flags[] = {{"train", 0}, {"training", 0}, {"mask", 1}};
+    for (size_t k = 0; k < HD__COUNT(flags); k++) {
+        const json_t *flag = json_object_get(value, flags[k].key);
+        if (json_is_boolean(flag) && (flags[k].clear || json_is_true(flag) != counts))
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "messages[%zu].%s: is not read: the loss counts each message of an assistant, but for one "
+                           "with \"weight\": 0: write that instead",
+                           i, flags[k].key);
+    }
+    return HD_OK;
+}
 
 static int32_t read_message(const struct hd__chat_template *c, const json_t *value, size_t i, struct message *m,
                             struct hd_error *err)
@@ -334,6 +357,8 @@ static int32_t encode_messages(const struct hd__tokenizer *t, const struct hd__c
     if (prompt && m[n - 1].role != USER)
         rc = hd_fail(err, HD_E_INVALID, "messages: the last is of the %s: an answer follows a user's",
                      roles[m[n - 1].role]);
+    for (size_t i = 0; i < n && !rc && !prompt; i++)
+        rc = check_flags(json_array_get(list, i), i, m[i].counts, err);
     for (size_t i = 0; i < n && !out->letters; i++)
         out->letters = hd__chat_find_written_token(t, m[i].content, m[i].bytes);
     if (!rc)
@@ -380,23 +405,49 @@ static int32_t encode_completion(const struct hd__tokenizer *t, const json_t *pr
     return rc;
 }
 
+const char *hd__chat_other_form(const json_t *line)
+{
+    static const struct {
+        const char *key, *with, *words; /* with: another key of this form */
+    } forms[] = {
+        {"conversations", NULL,
+         "\"conversations\" are ShareGPT's: rename it to messages, from to role (human to user, gpt to assistant), and "
+         "value to content"},
+        {"instruction", "output",
+         "\"instruction\" and \"output\" are Alpaca's: make them prompt (with what \"input\" has) and completion"},
+        {"chosen", "rejected",
+         "\"chosen\" and \"rejected\" are of preferences (DPO), which are not trained: to train on what was chosen "
+         "alone, make it completion, or messages where it is a list"},
+        {"input_ids", NULL,
+         "\"input_ids\" are tokens: these go into a .npy, a sequence behind another (docs/data.md), and data.train "
+         "names that"},
+    };
+    for (size_t i = 0; i < HD__COUNT(forms); i++)
+        if (json_object_get(line, forms[i].key) && (!forms[i].with || json_object_get(line, forms[i].with)))
+            return forms[i].words;
+    return NULL;
+}
+
 int32_t hd__chat_encode(const struct hd__tokenizer *t, const struct hd__chat_template *c, const json_t *line,
                         struct hd__chat_ids *out, struct hd_error *err)
 {
     const json_t *messages = json_object_get(line, "messages"), *tools = json_object_get(line, "tools");
     const json_t *prompt = json_object_get(line, "prompt"), *completion = json_object_get(line, "completion");
+    const char *other = hd__chat_other_form(line);
     out->ids.count = 0;
     out->letters = NULL;
+    out->bare = !messages;
+    if (json_string_length(json_object_get(line, "system")))
+        return hd_fail(err, HD_E_UNSUPPORTED, "system: is not rendered: make it %s",
+                       messages ? "the first of messages, {\"role\": \"system\", \"content\": ...}"
+                                : "the beginning of prompt");
     if (tools && !json_is_null(tools) && json_array_size(tools))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "tools: tools are not rendered: describe them in a message of the system");
     if (!messages == !(prompt && completion) || (messages && (prompt || completion)))
-        return hd_fail(
-            err, HD_E_INVALID, "the line has neither \"messages\" alone nor \"prompt\" with \"completion\"%s",
-            json_object_get(line, "conversations")
-                ? "; \"conversations\" are ShareGPT's: rename it to messages, from to role (human to user, gpt "
-                  "to assistant), and value to content"
-                : "");
+        return hd_fail(err, HD_E_INVALID,
+                       "the line has neither \"messages\" alone nor \"prompt\" with \"completion\"%s%s",
+                       other ? "; " : "", other ? other : "");
     int32_t rc = messages ? hd__chat_check(t, c, err) : HD_OK;
     if (rc)
         return rc;

@@ -29,7 +29,8 @@ struct hd__chat_ids {
     struct hd__ids ids;
     uint8_t *counts; /* [ids.count], 0 or 1 */
     size_t room;
-    const char *letters; /* hd__chat_find_written_token of any content */
+    int32_t bare, reserved; /* bare: prompt and completion, which no template renders */
+    const char *letters;    /* hd__chat_find_written_token of any content */
 };
 void hd__chat_ids_free(struct hd__chat_ids *ids);
 
@@ -38,9 +39,14 @@ void hd__chat_ids_free(struct hd__chat_ids *ids);
 int32_t hd__chat_encode(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat, const json_t *line,
                         struct hd__chat_ids *ids, struct hd_error *err);
 
+/* Advice for a line of another trainer's form, as ShareGPT's; NULL: it is none that is known. */
+const char *hd__chat_other_form(const json_t *line);
+
 /* Appends messages and what begins the assistant's answer to them. */
 int32_t hd__chat_prompt(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat,
                         const json_t *messages, struct hd__ids *ids, struct hd_error *err);
+/* The token that begins a turn; NULL: the template has none. */
+const char *hd__chat_open(const struct hd__chat_template *chat);
 /* The token that ends an answer; -1: the vocabulary has none. */
 int64_t hd__chat_stop(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat);
 

@@ -18,8 +18,8 @@ enum { EMPTY, FILLED, ENCODING, ENCODED };
 struct item {
     struct hd__document document; /* text is NULL until the batch is encoded: it lies at `text_at` */
     size_t text_at;
-    size_t ids_end; /* of the batch's ids */
-    int bad;
+    size_t ids_end;      /* of the batch's ids */
+    int bad, bare;       /* bare: chat: a prompt with its completion */
     const char *letters; /* chat: a special token that stands as letters in a content */
 };
 
@@ -104,6 +104,7 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     json_error_t why;
     json_t *line = json_loadb(d->text, d->bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
     const json_t *text = json_object_get(line, c->field);
+    const char *other = hd__chat_other_form(line);
     int32_t rc;
     if (d->line == 1 && d->text[strspn(d->text, " \t\r")] == '[' && (!line || json_is_object(json_array_get(line, 0))))
         rc = hd_fail(err, HD_E_UNSUPPORTED,
@@ -117,10 +118,11 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     else if (c->chat)
         rc = encode_chat(c, line, b, err);
     else if (!text)
-        rc = hd_fail(err, HD_E_INVALID, "has no field \"%s\"%s", c->field,
+        rc = hd_fail(err, HD_E_INVALID, "has no field \"%s\"%s%s", c->field, other ? "; " : "",
                      json_object_get(line, "messages") || json_object_get(line, "completion")
                          ? ", but a conversation: name its template by --chat-template (data.chat_template in a job)"
-                         : "; --field names another (data.field in a job)");
+                     : other ? other
+                             : "; --field names another (data.field in a job)");
     else if (!json_is_string(text))
         rc = hd_fail(err, HD_E_INVALID, "field \"%s\" is no string%s", c->field,
                      json_is_number(json_array_get(text, 0))
@@ -207,6 +209,7 @@ static int32_t encode_item(const struct hd__tokenize_config *c, struct batch *b,
     item->document.text = b->text.at + item->text_at;
     int32_t rc = encode_document(c, &item->document, b, &b->err);
     item->letters = b->chat.letters;
+    item->bare = c->chat && b->chat.bare;
     if (rc) {
         b->err.code = rc;
         b->ids.count = before;
@@ -337,6 +340,7 @@ static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_
         share->documents++;
         share->tokens += n;
         share->letters += item->letters != NULL;
+        share->bare += (uint64_t)item->bare;
         share->token = item->letters ? item->letters : share->token;
         t->done.size.documents++;
         t->done.size.tokens += n;
@@ -496,12 +500,19 @@ static int32_t open_all(struct tokenize *t, struct hd_error *err)
 static int32_t finish(struct tokenize *t, struct hd_error *err)
 {
     const struct hd__tokenize_share *share = t->done.shares;
-    for (uint32_t i = 0; i < t->config->corpus->sources.count; i++, share++)
+    const char *chat = t->config->chat_name;
+    for (uint32_t i = 0; i < t->config->corpus->sources.count; i++, share++) {
+        if (share->bare && strcmp(chat, "plain") != 0)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %" PRIu64 " of %" PRIu64 " documents are prompt and completion, which %s does not render: "
+                    "write messages where it is meant, or say plain",
+                    t->config->corpus->sources.at[i], share->bare, share->documents, chat);
         if (share->token)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: %" PRIu64 " of %" PRIu64 " documents have the text of %s in a content, as letters: if "
                     "the token is meant, leave it to the template",
                     t->config->corpus->sources.at[i], share->letters, share->documents, share->token);
+    }
     int32_t rc = t->config->keeps_progress ? flush(t, err) : HD_OK;
     if (rc)
         return rc;

@@ -73,5 +73,8 @@ int32_t hd__file_hash_blocks(const char *path, int32_t (*each)(void *user, struc
                              uint64_t *hash, struct hd_error *err);
 /* By PREFIX.meta.json, the tokenizer that made the tokens, and its file's hash. NULL: it does not say. */
 const char *hd__tokens_maker(const json_t *meta, uint64_t *hash);
+/* The chat template that rendered them, "plain" where it found prompts and completions alone. NULL: none, or it does
+ * not say. */
+const char *hd__tokens_template(const json_t *meta);
 
 #endif

@@ -98,6 +98,7 @@ static int read_numbers(const struct hd__tokenize_config *c, json_t *o, struct h
         json_t *pair = json_array_get(shares, i);
         p->shares[i].documents = (uint64_t)json_integer_value(json_array_get(pair, 0));
         p->shares[i].tokens = (uint64_t)json_integer_value(json_array_get(pair, 1));
+        p->shares[i].bare = (uint64_t)json_integer_value(json_array_get(pair, 2));
     }
     return 1;
 }
@@ -126,8 +127,8 @@ static json_t *shares_json(const struct hd__tokenize_config *c, const struct hd_
 {
     json_t *all = json_array();
     for (uint32_t i = 0; i < c->corpus->sources.count; i++)
-        json_array_append_new(all,
-                              json_pack("[I, I]", (json_int_t)p->shares[i].documents, (json_int_t)p->shares[i].tokens));
+        json_array_append_new(all, json_pack("[I, I, I]", (json_int_t)p->shares[i].documents,
+                                             (json_int_t)p->shares[i].tokens, (json_int_t)p->shares[i].bare));
     return all;
 }
 
@@ -173,19 +174,33 @@ char *hd__tokenize_meta(const struct hd__tokenize_config *c, const struct hd__to
 {
     const struct hd__tokenizer *t = c->tokenizer;
     json_t *sources = json_array();
+    uint64_t bare = 0;
     for (uint32_t i = 0; i < c->corpus->sources.count; i++)
         json_array_append_new(sources,
                               json_pack("{s:o, s:I, s:I}", "path", path_json(c->corpus->sources.at[i]), "documents",
                                         (json_int_t)p->shares[i].documents, "tokens", (json_int_t)p->shares[i].tokens));
+    for (uint32_t i = 0; i < c->corpus->sources.count; i++)
+        bare += p->shares[i].bare;
     json_t *o =
         json_pack("{s:I, s:I, s:s, s:I, s:o, s:o, s:I, s:o}", "documents", (json_int_t)p->size.documents, "tokens",
                   (json_int_t)p->size.tokens, "dtype", hd__indexed_type_name(hd__indexed_type_for(t->info.vocab)),
                   "vocab", (json_int_t)t->info.vocab, "eod", c->eod >= 0 ? json_integer(c->eod) : json_null(),
                   "arguments", arguments_json(c), "left_out", (json_int_t)p->left_out, "sources", sources);
     json_object_set_new(o, "tokenizer", path_json(t->path));
+    if (bare)
+        json_object_set_new(o, "bare", json_integer((json_int_t)bare));
     char *text = json_dumps(o, JSON_INDENT(1));
     json_decref(o);
     return text;
+}
+
+const char *hd__tokens_template(const json_t *meta)
+{
+    const char *name = json_string_value(json_object_get(json_object_get(meta, "arguments"), "--chat-template"));
+    json_int_t bare = json_integer_value(json_object_get(meta, "bare"));
+    if (!name || !*name)
+        return NULL;
+    return bare && bare == json_integer_value(json_object_get(meta, "documents")) ? "plain" : name;
 }
 
 const char *hd__tokens_maker(const json_t *meta, uint64_t *hash)

@@ -131,6 +131,13 @@ static const struct {
      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}, {\"role\": \"assistant\", "
      "\"content\": \"b\", \"weight\": 1}]}",
      "<|im_start|>assistant\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n"},
+    /* flags that say what the loss counts anyway, and other keys */
+    {"chatml", chatml,
+     "{\"system\": \"\", \"source\": \"x\", \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"train\": false}, "
+     "{\"role\": \"assistant\", \"content\": \"b\", \"train\": true, \"mask\": null}, {\"role\": \"assistant\", "
+     "\"content\": "
+     "\"c\", \"weight\": 0, \"training\": false}]}",
+     "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n<|im_start|>assistant\nc<|im_end|>\n"},
     /* prompt and completion: no template */
     {"plain", llama3, "{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "<|begin_of_text|>2+2={4<|end_of_text|>}"},
     {"chatml", llama3, "{\"prompt\": \"2+2=\", \"completion\": \"\"}", "<|begin_of_text|>2+2={<|end_of_text|>}"},
@@ -151,6 +158,7 @@ START_TEST(lines_are_rendered_as_published)
         ck_assert_msg(!hd__chat_encode(&t, hd__chat_find(lines[_i].name), line, &ids, &err), "%s", err.message);
         char *got = shown(&t, &ids.ids, ids.counts);
         ck_assert_str_eq(got, lines[_i].want);
+        ck_assert_int_eq(ids.bare, strstr(lines[_i].line, "completion") != NULL);
         free(got);
     }
     json_decref(line);
@@ -239,6 +247,21 @@ static const struct {
     {"chatml", chatml, "{\"text\": \"a\"}", "neither \"messages\" alone nor \"prompt\" with \"completion\""},
     {"chatml", chatml, "{\"conversations\": []}",
      "\"conversations\" are ShareGPT's: rename it to messages, from to role"},
+    {"chatml", chatml, "{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"}",
+     "\"completion\"; \"instruction\" and \"output\" are Alpaca's: make them prompt"},
+    {"chatml", chatml, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}",
+     "\"completion\"; \"chosen\" and \"rejected\" are of preferences (DPO)"},
+    {"chatml", chatml, "{\"input_ids\": [1]}", "\"completion\"; \"input_ids\" are tokens: these go into a .npy"},
+    {"chatml", chatml, "{\"system\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+     "system: is not rendered: make it the first of messages, {\"role\": \"system\", \"content\": ...}"},
+    {"plain", chatml, "{\"system\": \"a\", \"prompt\": \"a\", \"completion\": \"b\"}",
+     "system: is not rendered: make it the beginning of prompt"},
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": false}]}",
+     "messages[0].train: is not read: the loss counts each message of an assistant, but for one with \"weight\": 0"},
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"training\": true}]}",
+     "messages[0].training: is not read"},
+    {"chatml", chatml, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"mask\": false}]}",
+     "messages[0].mask: is not read"},
     {"chatml", chatml, "{\"prompt\": \"a\"}", "neither \"messages\""},
     {"chatml", chatml, "[1]", "neither \"messages\""},
     {"chatml", chatml, "{\"messages\": [], \"prompt\": \"a\"}", "neither \"messages\""},
