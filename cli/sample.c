@@ -202,11 +202,14 @@ static int64_t shorter_sequence(const struct sample_request *r)
 static void warn_prompts(const struct sample_request *r)
 {
     const struct hd__job *job = r->loaded.job;
-    const char *trained = job->data_chat_template, *asked = r->text_flags.chat, *token = NULL;
+    const char *trained = hd__train_chat_template(r->loaded.compiled), *named = job->data_chat_template;
+    const char *asked = r->text_flags.chat, *token = NULL;
+    const char *what =
+        trained && named && !strcmp(trained, named) ? "job's data.chat_template" : "chat template of data.train";
     int cut = 0;
     if (asked && trained && strcmp(asked, trained) != 0)
-        hd__log(HD_LOG_WARN, NULL,
-                "--chat %s: the job's data.chat_template is %s, and the model has seen no such prompt", asked, trained);
+        hd__log(HD_LOG_WARN, NULL, "--chat %s: the %s is %s, and the model has seen no such prompt", asked, what,
+                trained);
     for (uint32_t i = 0; i < r->prompts.count; i++) {
         const struct hd__sample_prompt *p = &r->prompts.at[i];
         if (asked && !token && (token = hd__chat_find_written_token(&r->text.tokenizer, p->text, p->bytes)))
@@ -215,8 +218,7 @@ static void warn_prompts(const struct sample_request *r)
                     token);
         if (!i && !asked && trained && strcmp(trained, "plain") != 0 &&
             !hd__chat_find_written_token(&r->text.tokenizer, p->text, p->bytes))
-            hd__log(HD_LOG_WARN, NULL,
-                    "the job's data.chat_template is %s, and the prompt is no such one: say --chat %s", trained,
+            hd__log(HD_LOG_WARN, NULL, "the %s is %s, and the prompt is no such one: say --chat %s", what, trained,
                     trained);
         if (!cut && (cut = (int64_t)p->ids.count > job->seq_len))
             hd__log(HD_LOG_WARN, NULL,

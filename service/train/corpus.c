@@ -1,6 +1,7 @@
 #include "service/train/corpus.h"
 
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 
 #include "core/base/file.h"
 #include "heddle/file.h"
+#include "service/text/documents.h"
 #include "service/text/indexed.h"
 #include "service/text/token_cache.h"
 #include "service/train/batch_feed.h"
@@ -90,7 +92,7 @@ static int is_folder_or_pattern(const char *path)
 }
 
 /* Without data.tokenizer a model of bytes reads text as it is, and other data plug-ins know their paths. */
-static int is_text(const struct hd__compiled *c, const char *path)
+int hd__train_corpus_is_text(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
     if (is_tokens_name(path) || strstr(path, "://") || holds_shards(path)) /* behind a URL: as they are */
@@ -108,8 +110,36 @@ int hd__train_corpus_has_text(const struct hd__compiled *c)
     int found = 0;
     for (size_t k = 0; k < HD__COUNT(both); k++)
         for (uint64_t i = 0; i < both[k]->count; i++)
-            found |= is_text(c, both[k]->at[i].path);
+            found |= hd__train_corpus_is_text(c, both[k]->at[i].path);
     return found;
+}
+
+/* Counts the prompts with completions among the first lines of a source. */
+static void count_bare(const char *path, uint64_t *bare, uint64_t *lines)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__corpus files = {0};
+    struct hd__documents *documents = NULL;
+    struct hd__document d;
+    int more = !hd__corpus_list(path, &files, &unused) &&
+               !hd__documents_open(&files, (struct hd__documents_position){0}, &documents, &unused);
+    for (size_t i = 0; i < 1024 && more && !hd__documents_next(documents, &d, &more, &unused) && more; i++) {
+        json_t *line = json_loadb(d.text, d.bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+        *bare += json_object_get(line, "completion") != NULL;
+        ++*lines;
+        json_decref(line);
+    }
+    hd__documents_close(documents);
+    hd__corpus_free(&files);
+}
+
+int hd__train_corpus_is_bare(const struct hd__compiled *c)
+{
+    uint64_t bare = 0, lines = 0;
+    for (uint64_t i = 0; i < c->job->train.count; i++)
+        if (hd__train_corpus_is_text(c, c->job->train.at[i].path))
+            count_bare(c->job->train.at[i].path, &bare, &lines);
+    return bare && bare == lines;
 }
 
 const char *hd__train_corpus_bytes(const struct hd__compiled *c)
@@ -158,7 +188,7 @@ static struct file_ids list_files(const struct hd__compiled *c, const struct hd_
         const char *path = sources->at[i].path;
         struct hd_error unused = HD_ERROR_INIT;
         struct hd__corpus files;
-        if (is_text(c, path))
+        if (hd__train_corpus_is_text(c, path))
             hd__corpus_list(path, &files, &unused);
         else
             hd__train_corpus_shards(path, &files, &unused);
@@ -370,7 +400,7 @@ static int has_lines(const struct hd__compiled *c)
         for (uint64_t i = 0; i < both[k]->count; i++) {
             struct hd_error unused = HD_ERROR_INIT;
             struct hd__corpus files = {0};
-            if (is_text(c, both[k]->at[i].path))
+            if (hd__train_corpus_is_text(c, both[k]->at[i].path))
                 hd__corpus_list(both[k]->at[i].path, &files, &unused);
             for (uint32_t n = 0; n < files.files.count; n++)
                 found |= (int)files.files.at[n].lines;
@@ -382,14 +412,17 @@ static int has_lines(const struct hd__compiled *c)
 /* Keys of text in a job that reads none, and of URLs. */
 static void warn_idle_keys(const struct hd__compiled *c)
 {
-    int text = hd__train_corpus_has_text(c), url = hd__train_corpus_has_url(c->job);
+    int text = hd__train_corpus_has_text(c), url = hd__train_corpus_has_url(c->job), chat = c->job->data_chat_template != NULL;
     const char *no_text = c->job->data_tokenizer ? "nothing is tokenized: the files are tokens"
                                                  : "nothing is tokenized: set data.tokenizer, or leave it out";
     const struct {
         const char *key;
         int used;
         const char *why;
-    } rows[] = {{"data.field", text && has_lines(c), text ? "no file is of JSON lines (.jsonl, .json)" : no_text},
+    } rows[] = {{"data.field", text && !chat && has_lines(c),
+                 !text  ? no_text
+                 : chat ? "data.chat_template reads messages, or prompt and completion"
+                        : "no file is of JSON lines (.jsonl, .json)"},
                 {"data.chat_template", text, no_text},
                 {"data.append_eod", text, no_text},
                 {"data.cache", text, no_text},
@@ -622,7 +655,7 @@ static int32_t prepare_sources(struct corpus *c, const char *key, const struct h
     int32_t rc = HD_OK;
     for (uint64_t i = 0; i < sources->count && !rc; i++) {
         const char *path = sources->at[i].path;
-        if (!is_text(c->compiled, path) || find_tokenized(c->job, path))
+        if (!hd__train_corpus_is_text(c->compiled, path) || find_tokenized(c->job, path))
             continue;
         if (!c->tokenizer.handle)
             rc = open_tokenizer(c, key, path, err);

@@ -18,9 +18,12 @@ enum {
  * tokenizer. A job whose data is tokens passes at once. */
 int32_t hd__train_corpus_prepare(const struct hd__compiled *compiled, int how, int32_t *missing, struct hd_error *err);
 
+int hd__train_corpus_is_text(const struct hd__compiled *compiled, const char *path);
 int hd__train_corpus_has_text(const struct hd__compiled *compiled);
 /* Is a file of data.train, data.val or data.test behind a URL? */
 int hd__train_corpus_has_url(const struct hd__job *job);
+/* Are all (first) lines of data.train's text prompts with completions, which no chat template renders? */
+int hd__train_corpus_is_bare(const struct hd__compiled *compiled);
 /* A path of data.train that is read as bytes; NULL: none is. */
 const char *hd__train_corpus_bytes(const struct hd__compiled *compiled);
 

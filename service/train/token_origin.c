@@ -195,6 +195,7 @@ struct made {
     const char *key, *path;
     struct hd__token_maker by;
     int64_t vocab; /* of the tokenizer */
+    const char *chat;
 };
 
 struct made_files {
@@ -208,12 +209,15 @@ struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const c
     for (uint32_t i = 0; i < job->token_files.count; i++)
         if (!strcmp(job->token_files.at[i].path, path))
             return job->token_files.at[i];
-    struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path)};
+    struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path), .eod = -1};
     json_t *meta = read_meta(c, path);
-    const char *name = hd__tokens_maker(meta, &file.hash);
+    const char *name = hd__tokens_maker(meta, &file.hash), *chat = hd__tokens_template(meta);
+    const json_t *eod = json_object_get(meta, "eod");
     if (name) {
         file.tokenizer = hd__arena_strdup(&job->arena, name);
         file.vocab = json_integer_value(json_object_get(meta, "vocab"));
+        file.eod = json_is_integer(eod) ? json_integer_value(eod) : -1;
+        file.chat = chat ? hd__arena_strdup(&job->arena, chat) : NULL;
     }
     const char *whole = json_string_value(json_object_get(meta, "split_of"));
     file.split_of = whole ? strtoull(whole, NULL, 16) : 0;
@@ -226,7 +230,20 @@ static void add_file(const struct hd__compiled *c, struct made_files *to, const 
 {
     struct hd__token_file file = hd__train_token_file(c, path);
     if (file.tokenizer)
-        hd__push(&to->list, ((struct made){key, printable(c->job, path), {file.tokenizer, file.hash}, file.vocab}));
+        hd__push(&to->list,
+                 ((struct made){key, printable(c->job, path), {file.tokenizer, file.hash}, file.vocab, file.chat}));
+}
+
+static void add_source(const struct hd__compiled *c, struct made_files *to, const char *key, const char *source)
+{
+    const char *path = hd__train_corpus_path(c->job, source);
+    struct hd__corpus shards;
+    hd__train_corpus_shards(path, &shards, NULL);
+    for (uint32_t k = 0; k < shards.files.count; k++)
+        add_file(c, to, key, shards.files.at[k].path);
+    if (!shards.files.count)
+        add_file(c, to, key, path);
+    hd__corpus_free(&shards);
 }
 
 /* Those of which a meta says what made their tokens. */
@@ -239,16 +256,8 @@ static struct made_files list_files(const struct hd__compiled *c)
     } rows[] = {{"data.train", &job->train}, {"data.val", &job->val}, {"data.test", &job->test}};
     struct made_files all = {0};
     for (size_t r = 0; r < HD__COUNT(rows); r++)
-        for (uint64_t i = 0; i < rows[r].sources->count; i++) {
-            const char *path = hd__train_corpus_path(job, rows[r].sources->at[i].path);
-            struct hd__corpus shards;
-            hd__train_corpus_shards(path, &shards, NULL);
-            for (uint32_t k = 0; k < shards.files.count; k++)
-                add_file(c, &all, rows[r].key, shards.files.at[k].path);
-            if (!shards.files.count)
-                add_file(c, &all, rows[r].key, path);
-            hd__corpus_free(&shards);
-        }
+        for (uint64_t i = 0; i < rows[r].sources->count; i++)
+            add_source(c, &all, rows[r].key, rows[r].sources->at[i].path);
     return all;
 }
 
@@ -268,6 +277,22 @@ struct hd__token_maker hd__train_token_maker(const struct hd__compiled *c)
     struct hd__token_maker maker = files.list.count ? files.list.at[0].by : (struct hd__token_maker){0};
     hd__free_array(&files.list);
     return maker;
+}
+
+const char *hd__train_chat_template(const struct hd__compiled *c)
+{
+    const char *asked = c->job->data_chat_template, *found = asked ? "plain" : NULL;
+    if (asked && !hd__train_corpus_is_bare(c))
+        return asked;
+    struct made_files files = {0};
+    for (uint64_t i = 0; i < c->job->train.count; i++)
+        if (!strstr(c->job->train.at[i].path, "://")) /* a server may be away */
+            add_source(c, &files, "data.train", c->job->train.at[i].path);
+    for (uint32_t i = 0; i < files.list.count; i++)
+        if (files.list.at[i].chat && (!found || !strcmp(found, "plain")))
+            found = files.list.at[i].chat;
+    hd__free_array(&files.list);
+    return found;
 }
 
 /* ---- checks */
@@ -370,6 +395,63 @@ static void warn_from(const struct hd__compiled *c, const struct made_files *fil
                 bytes);
 }
 
+/* Prompts and completions alone go with any template. */
+static void warn_chats(const struct hd__compiled *c, const struct made_files *files)
+{
+    struct hd__job *job = c->job;
+    const char *asked = job->data_chat_template && hd__train_corpus_has_text(c) ? hd__train_chat_template(c) : NULL;
+    struct made first = {.key = "the text", .chat = asked};
+    for (uint32_t i = 0; i < files->list.count; i++) {
+        const struct made *m = &files->list.at[i];
+        if (!m->chat || !strcmp(m->chat, "plain"))
+            continue;
+        if (!first.chat || !strcmp(first.chat, "plain"))
+            first = *m;
+        if (!strcmp(first.chat, m->chat))
+            continue;
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: %s: the tokens of %s are rendered by the chat template %s (its .meta.json), and those of %s%s%s by "
+            "%s: the model reads two formats: tokenize the text of one of them again",
+            hd__job_where(job, m->key), m->key, m->path, m->chat, first.key, first.path ? ", " : "",
+            first.path ? hd__arena_format(&job->arena, "%s,", first.path) : "", first.chat);
+        return;
+    }
+}
+
+/* An index says where documents end, as what is made of text has it, until data.eod is set. */
+static void warn_eod(const struct hd__compiled *c)
+{
+    struct hd__job *job = c->job;
+    const struct hd__job_value *asked = hd__job_value_get(job, "data.eod"),
+                               *documents = hd__job_value_get(job, "data.documents");
+    const int64_t id = asked ? strtoll(asked->text, NULL, 10) : -1;
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__tokenizer t = {0};
+    if (id < 0 || !documents || !strcmp(documents->text, "continue"))
+        return;
+    const char *name = hd__train_tokenizer(c, NULL).name;
+    int64_t own =
+        name && !hd__tokenizer_open(c->plugins, c->host, NULL, name, &t, &unused) ? hd__tokenizer_eod(&t) : -1;
+    hd__tokenizer_close(&t);
+    for (uint64_t i = 0, said = 0; i < job->train.count && !said; i++) {
+        const char *path = job->train.at[i].path;
+        struct hd__token_file file = hd__train_token_file(c, hd__train_corpus_path(job, path));
+        char *prefix = hd__indexed_prefix(path), *index = hd__format("%s.idx", prefix);
+        const int64_t end = file.eod >= 0 ? file.eod : own;
+        said = end >= 0 && end != id && (!access(index, F_OK) || hd__train_corpus_is_text(c, path));
+        if (said)
+            hd__log(
+                HD_LOG_WARN, NULL,
+                "%s: data.eod: %lld is not what ends a document by %s, %lld: documents of %s would end at each %lld "
+                "in place of where its index says: leave it out",
+                asked->origin, (long long)id, file.eod >= 0 ? file.tokenizer : name, (long long)end,
+                printable(job, path), (long long)id);
+        free(prefix);
+        free(index);
+    }
+}
+
 /* Ids of characters, as nanoGPT's shakespeare_char has them, are counted from 0, where text has no bytes. */
 static void warn_characters(const struct hd__compiled *c)
 {
@@ -402,6 +484,8 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
     struct made_files files = list_files(c);
     warn_from(c, &files);
     warn_vocab(c, &files);
+    warn_chats(c, &files);
+    warn_eod(c);
     warn_characters(c);
     hd__free_array(&files.list);
 }

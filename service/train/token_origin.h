@@ -18,6 +18,9 @@ struct hd__token_maker hd__train_tokenizer(const struct hd__compiled *compiled, 
 struct hd__token_maker hd__train_token_maker(const struct hd__compiled *compiled);
 /* By the .meta.json beside a file of tokens. */
 struct hd__token_file hd__train_token_file(const struct hd__compiled *compiled, const char *path);
+/* The chat template of data.train, as the job or what lies beside the tokens says: "plain" where its lines are prompts
+ * and completions. NULL: none, or not known. */
+const char *hd__train_chat_template(const struct hd__compiled *compiled);
 int hd__token_makers_differ(struct hd__token_maker a, struct hd__token_maker b); /* 0 where one is not known */
 
 /* A checkpoint's "tokenizer". NULL: not known. */
@@ -29,8 +32,8 @@ const char *hd__token_makers_words(struct hd__job *job, struct hd__token_maker n
 /* Compares the tokens' makers with data.tokenizer where the job names it; where there is no tokenizer at all, with each
  * other: what differs is refused. For every command that opens the job's data. */
 int32_t hd__train_token_origin(const struct hd__compiled *compiled, struct hd_error *err);
-/* Warns where the tokenizer of model.from is another one: its file may differ and mean the same; and where the model
- * has more than twice the ids. */
+/* Warns where the tokenizer of model.from is another one: its file may differ and mean the same; where the model has
+ * more than twice the ids, where chat templates differ, and where data.eod is another token than the tokenizer's. */
 void hd__train_token_origin_warn(const struct hd__compiled *compiled);
 
 #endif

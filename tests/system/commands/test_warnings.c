@@ -8,7 +8,9 @@
 #include "tests/system/system.h"
 
 #define TOKENIZER GOLDEN_DIR "/indexed/tokenizer.json"
-#define QWEN "llama.yaml model.vocab=1024 --random-weights --max-new 1 --tokenizer " GOLDEN_DIR "/tokenizer/qwen2.json "
+#define QWEN_FILE GOLDEN_DIR "/tokenizer/qwen2.json"
+#define TALK "model.vocab=1024 data.tokenizer=" QWEN_FILE " data.chat_template=chatml data.loss=completion "
+#define QWEN "llama.yaml model.vocab=1024 --random-weights --max-new 1 --tokenizer " QWEN_FILE " "
 
 /* low.txt has 1000 bytes. */
 #define MIX(corpus, low)                                           \
@@ -328,6 +330,30 @@ static const struct {
      "warning: the job's data.chat_template is chatml, and the prompt is no such one: say --chat chatml"},
     {"sample " QWEN "--chat chatml --prompt a data.chat_template=plain",
      "warning: --chat chatml: the job's data.chat_template is plain, and the model has seen no such prompt"},
+    {"data tokenize --tokenizer " QWEN_FILE " --chat-template chatml --to toks/asked ask.jsonl",
+     "warning: ask.jsonl: 99 of 99 documents are prompt and completion, which chatml does not render: write messages"},
+    {"sample " QWEN "--chat chatml --prompt a data.train=ask.jsonl data.tokenizer=" QWEN_FILE " "
+     "data.chat_template=chatml",
+     "warning: --chat chatml: the chat template of data.train is plain, and the model has seen no such prompt"},
+    {"sample " QWEN "--chat chatml --prompt a data.train=toks/ask.bin",
+     "warning: --chat chatml: the chat template of data.train is plain, and the model has seen no such prompt"},
+    {"sample " QWEN "--prompt a data.train=toks/talk.bin",
+     "warning: the chat template of data.train is chatml, and the prompt is no such one: say --chat chatml"},
+    {"train llama.yaml --dry-run model.vocab=1024 data.train=toks/talk.bin data.val=toks/other.bin eval.every=2",
+     "warning: command line: data.val: the tokens of toks/other.bin are rendered by the chat template mistral (its "
+     ".meta.json), and those of data.train, toks/talk.bin, by chatml: the model reads two formats"},
+    {"train llama.yaml --dry-run model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/other.bin\"]",
+     "warning: command line: data.train: the tokens of toks/other.bin are rendered by the chat template mistral"},
+    {"train llama.yaml --dry-run " TALK "data.train=[\"talk.jsonl\",\"toks/other.bin\"]",
+     "template mistral (its .meta.json), and those of the text by chatml: the model reads two formats"},
+    {"train llama.yaml --dry-run " TALK "data.train=talk.jsonl data.field=text",
+     "warning: command line: data.field has no effect, because data.chat_template reads messages, or prompt and "},
+    {"train llama.yaml --dry-run " TALK "data.train=talk.jsonl data.documents=mask data.eod=300",
+     "warning: command line: data.eod: 300 is not what ends a document by " QWEN_FILE ", 0: documents of talk.jsonl "
+     "would end at each 300 in place of where its index says: leave it out"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=toks/a.bin data.tokenizer=" TOKENIZER " "
+     "data.documents=pack data.eod=300",
+     "documents of toks/a.bin would end at each 300 in place of where its index says: leave it out"},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
      "warning: --ignore-eos has no effect: no token is known that ends a text"},
     {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
@@ -459,6 +485,18 @@ START_TEST(warnings)
                             "{\"op\": \"all_reduce\", \"use\": \"ring\"}]}");
     write_file("two.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 2, \"use\": "
                            "\"doubling\"}]}");
+    ck_assert_int_eq(
+        system("for i in $(seq 99); do echo '{\"messages\": [{\"role\": \"user\", \"content\": \"And the "
+               "evening\"}, {\"role\": \"assistant\", \"content\": \"were the day\"}]}' >> talk.jsonl; echo "
+               "'{\"prompt\": \"And the evening \", \"completion\": \"were the day\"}' >> ask.jsonl; done"),
+        0);
+    for (int k = 0; k < 2; k++)
+        expect_code(command_run("data tokenize --tokenizer " QWEN_FILE " --chat-template chatml --to toks/%s %s.jsonl",
+                                k ? "ask" : "talk", k ? "ask" : "talk"),
+                    0);
+    ck_assert_int_eq(system("for f in bin idx loss meta.json; do cp toks/talk.$f toks/other.$f; done && "
+                            "sed -i 's/chatml/mistral/' toks/other.meta.json"),
+                     0);
     for (size_t i = 0; i < HD__COUNT(warned); i++) {
         struct command *c = command_run("%s", warned[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, warned[i].want), "`%s`: exit code %d; it said:\n%s",
@@ -487,12 +525,18 @@ START_TEST(warnings)
         "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
         "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
         "job.steps=3 metrics.profile=true",
+        "model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/ask.bin\"] data.loss=completion",
+        TALK "data.train=[\"talk.jsonl\",\"ask.jsonl\",\"toks/talk.bin\"]",
+        TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
         "recompute=full",
         "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
         struct command *c = command_run("train llama.yaml --dry-run %s", silent[i]);
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
     }
+    struct command *bare = command_run("sample " QWEN "--prompt a data.train=ask.jsonl data.tokenizer=" QWEN_FILE
+                                       " data.chat_template=chatml");
+    ck_assert_msg(bare->code == 0 && !strstr(bare->err, "chat"), "%s", bare->err);
     struct command *four = command_run("explain llama.yaml mesh.dp={\"replicate\":2,\"shard\":2} plugins.path=" PIPES
                                        " comm.axes={\"dp\":\"pipes\",\"dp_shard\":\"shm\"}");
     ck_assert_msg(four->code == 0 && !strstr(four->err, "comm.axes.dp"), "%s", four->err);
