@@ -183,7 +183,8 @@ static uint32_t parse_dtype(const char *name)
 static int32_t open_text(const struct hd__cli_job *loaded, struct hd__cli_text *text, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
-    const struct hd__cli_text_flags flags = {.chat = loaded->job->data_chat_template};
+    const struct hd__cli_text_flags flags = {
+        .chat = hd__train_tokenizer(loaded->compiled, NULL).name ? hd__train_chat_template(loaded->compiled) : NULL};
     int32_t rc = hd__cli_text_open(loaded, &flags, text, &why);
     if (rc && loaded->job->data_tokenizer && text->tokenizer.info.vocab > text->vocab)
         return hd__job_fail(loaded->job, "data.tokenizer", err,
@@ -228,6 +229,8 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
     int32_t rc = open_text(&r->loaded, &text, err);
     config.ends = text.ends.at;
     config.n_ends = text.ends.count;
+    config.stop = text.chat ? hd__chat_stop(&text.tokenizer, text.chat) : -1;
+    config.turn = text.chat ? hd__chat_open(text.chat) : NULL;
     rc = rc ? rc : hd__train_export_check(&config, err);
     if (rc) {
         hd__cli_text_close(&text);

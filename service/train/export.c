@@ -97,7 +97,7 @@ struct export
     const struct hd__train_export_config *config;
     uint32_t dtype;
     HD__ARRAY(char *) names;   /* in the folder */
-    HD__ARRAY(char *) sources; /* what each is a copy of; NULL: it is made */
+    HD__ARRAY(char *) sources; /* what each is a copy of, or was made of; NULL: it is made */
     uint32_t written;
 };
 
@@ -203,13 +203,32 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     return rc;
 }
 
-/* transformers' generate() ends at these tokens. */
-static int32_t write_generation(const struct export *e, FILE *file, const char *path, struct hd_error *err)
+static void add_end(json_t *ends, json_int_t id)
 {
-    json_t *ends = json_array(), *root = json_pack("{s:o}", "eos_token_id", ends);
-    for (size_t i = 0; i < e->config->n_ends; i++)
-        json_array_append_new(ends, json_integer(e->config->ends[i]));
-    int32_t rc = json_dumpf(root, file, JSON_INDENT(2)) ? fail_io(path, err) : HD_OK;
+    for (size_t i = 0; i < json_array_size(ends); i++)
+        if (json_integer_value(json_array_get(ends, i)) == id)
+            return;
+    json_array_append_new(ends, json_integer(id));
+}
+
+/* transformers' generate() ends at these tokens: those of the source and the trained one, or all that are known. */
+static int32_t write_generation(const struct export *e, const char *source, FILE *file, const char *path,
+                                struct hd_error *err)
+{
+    json_t *root = source ? json_load_file(source, 0, NULL) : json_object();
+    json_t *theirs = json_object_get(root, "eos_token_id"), *ends = json_array();
+    if (json_is_integer(theirs))
+        json_array_append(ends, theirs);
+    json_array_extend(ends, theirs);
+    int none = !json_array_size(ends);
+    for (size_t i = 0; i < e->config->n_ends && none; i++)
+        add_end(ends, e->config->ends[i]);
+    if (!none)
+        add_end(ends, e->config->stop);
+    int32_t rc = json_object_set_new(root, "eos_token_id", ends)
+                     ? hd_fail(err, HD_E_INVALID, "%s: is no JSON object", source)
+                 : json_dumpf(root, file, JSON_INDENT(2)) ? fail_io(path, err)
+                                                          : HD_OK;
     json_decref(root);
     return rc;
 }
@@ -236,11 +255,12 @@ static int32_t write_file(const struct export *e, uint32_t number, struct hd_err
     char *path = hd__format("%s/%s", e->config->folder, name), *part = hd__format("%s.part", path);
     int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    int made = !source || (e->config->stop >= 0 && !strcmp(name, "generation_config.json"));
     int32_t rc = !file         ? fail_io(part, err)
-                 : source      ? copy_file(e, source, file, path, err)
+                 : !made       ? copy_file(e, source, file, path, err)
                  : number == 0 ? write_weights(e, source, file, path, err)
                  : number == 1 ? write_config(e, source, file, path, err)
-                               : write_generation(e, file, path, err);
+                               : write_generation(e, source, file, path, err);
     if (file && fclose(file) && !rc)
         rc = fail_io(path, err);
     if (!rc && rename(part, path))
@@ -287,8 +307,13 @@ static void add_source(struct export *e, const char *source)
     struct stat st;
     const char *slash = strrchr(source, '/');
     HD__ARRAY(char *) found = {0};
-    if (!stat(source, &st) && S_ISREG(st.st_mode))
-        add_name(e, slash ? slash + 1 : source, hd__strdup(source));
+    const char *name = slash ? slash + 1 : source;
+    if (!stat(source, &st) && S_ISREG(st.st_mode)) /* by the name that is looked for */
+        add_name(e,
+                 hd__ends_with(name, ".json")    ? "tokenizer.json"
+                 : hd__ends_with(name, ".model") ? "tokenizer.model"
+                                                 : name,
+                 hd__strdup(source));
     DIR *dir = opendir(source);
     for (const struct dirent *entry; dir && (entry = readdir(dir));)
         if (is_copied(entry->d_name))
@@ -325,6 +350,42 @@ static void free_files(struct export *e)
     }
     hd__free_array(&e->names);
     hd__free_array(&e->sources);
+}
+
+/* ---- the chat template that goes with the weights */
+
+/* Has a chat_template, which may be several by name, this text? */
+static int has_text(const json_t *chat_template, const char *text)
+{
+    const char *one = json_string_value(chat_template);
+    int found = one && strstr(one, text);
+    for (size_t i = 0; i < json_array_size(chat_template); i++)
+        found |= has_text(json_object_get(json_array_get(chat_template, i), "template"), text);
+    return found;
+}
+
+static void warn_chat_template(const struct export *e)
+{
+    for (uint32_t i = 0; i < e->names.count; i++) {
+        const char *name = e->names.at[i], *source = e->sources.at[i];
+        int config = !strcmp(name, "tokenizer_config.json");
+        if (!e->config->turn || (!config && strcmp(name, "chat_template.jinja") != 0))
+            continue;
+        struct hd_error unused = HD_ERROR_INIT;
+        size_t bytes = 0;
+        char *text = hd__read_text(source, "chat template", 64 << 20, &bytes, &unused);
+        json_t *root = !text    ? NULL
+                       : config ? json_loadb(text, bytes, 0, NULL)
+                                : json_pack("{s:s%}", "chat_template", text, bytes);
+        const json_t *is = json_object_get(root, "chat_template");
+        if (is && !json_is_null(is) && !has_text(is, e->config->turn))
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s/%s: its chat_template, as that of %s, has no %s, with which a turn begins in data.train: write "
+                    "there the one that the model was trained with",
+                    e->config->folder, name, source, e->config->turn);
+        json_decref(root);
+        free(text);
+    }
 }
 
 /* ---- an export */
@@ -412,7 +473,7 @@ int32_t hd__train_export(struct hd__train_session *s, const struct hd__train_exp
     if (rc)
         remove_files(&e);
     else
-        name_files(&e, written);
+        name_files(&e, written), warn_chat_template(&e);
     free_files(&e);
     return rc;
 }

@@ -418,12 +418,57 @@ START_TEST(tokenizer_of_a_checkpoint)
     c = command_run("train " FROM "--dry-run data.train=corpus.txt data.tokenizer=other.json");
     expect_says(c, "model.from: the tokenizer of known-model is another one than data.tokenizer, other.json: where");
     expect_code(command_run("ckpt export " FROM "checkpoint.dir=tuned data.tokenizer=other.json --to tuned-model"), 0);
-    ck_assert(!system("cmp other.json tuned-model/other.json"));
+    ck_assert(!system("cmp other.json tuned-model/tokenizer.json"));
     for (size_t i = 0; i < HD__COUNT(copied); i++)
         ck_assert_msg(access(keep(hd__format("tuned-model/%s", copied[i])), F_OK), "%s", copied[i]);
     c = command_run("ckpt export " FROM "checkpoint.dir=tuned --to wrong");
     expect_code(c, 2);
     expect_says(c, "step 1 was trained on tokens of other.json, and the export would have another tokenizer");
+}
+END_TEST
+
+static void expect_ends(const char *file, const char *want)
+{
+    json_t *root = json_load_file(file, 0, NULL);
+    char *is = keep(json_dumps(root, JSON_COMPACT));
+    ck_assert_str_eq(is, want);
+    json_decref(root);
+}
+
+/* The tokens say by which template: transformers stops where its answers end, and has a template that begins so. */
+START_TEST(export_of_conversations)
+{
+#define QWEN GOLDEN_DIR "/tokenizer/qwen2.json"
+#define TALK "checkpoint.dir=%s data.train=talk.bin data.loss=completion "
+    static const char *const templates[] = {"\"[INST]\"", "[{\"name\": \"default\", \"template\": \"<|im_start|>\"}]"};
+    char text[8192] = "";
+    while (strlen(text) < sizeof text - 256)
+        strcat(text,
+               "{\"messages\": [{\"role\": \"user\", \"content\": \"And the evening\"}, {\"role\": \"assistant\", "
+               "\"content\": \"and the morning were the first day\"}]}\n");
+    write_file("talk.jsonl", text);
+    expect_code(command_run("data tokenize --tokenizer " QWEN " --chat-template chatml --to talk talk.jsonl"), 0);
+    const char *first = "llama.yaml model.vocab=1024 data.tokenizer=" QWEN " " TALK,
+               *second = "llama.yaml model={\"use\":\"transformer\",\"from\":\"talk-model\"} " TALK;
+    char words[512];
+    snprintf(words, sizeof words, first, "talk");
+    expect_code(command_run("train %s job.steps=1", words), 0);
+    expect_code(command_run("ckpt export %s --to talk-model", words), 0);
+    expect_ends("talk-model/generation_config.json", "{\"eos_token_id\":[0,2]}");
+    ck_assert(!system("cmp " QWEN " talk-model/tokenizer.json"));
+    write_file("talk-model/generation_config.json", "{\"eos_token_id\": 7, \"top_k\": 5}");
+    snprintf(words, sizeof words, second, "tuned-talk");
+    expect_code(command_run("train %s job.name=tuned-talk job.steps=1", words), 0);
+    for (int k = 0; k < 2; k++) {
+        write_file("talk-model/tokenizer_config.json", keep(hd__format("{\"chat_template\": %s}", templates[k])));
+        struct command *c = command_run("ckpt export %s --to talk-%d", words, k);
+        expect_code(c, 0);
+        expect_ends(k ? "talk-1/generation_config.json" : "talk-0/generation_config.json",
+                    "{\"eos_token_id\":[7,2],\"top_k\":5}");
+        int said = strstr(c->err, "warning: talk-0/tokenizer_config.json: its chat_template, as that of talk-model/"
+                                  "tokenizer_config.json, has no <|im_start|>, with which a turn begins in") != NULL;
+        ck_assert_msg(said == !k && (k == 0 || !strstr(c->err, "chat_template")), "%s", c->err);
+    }
 }
 END_TEST
 
@@ -629,6 +674,7 @@ int main(void)
                                         {"two-tokenizers", two_tokenizers, 0},
                                         {"tokenizer-of-a-checkpoint", tokenizer_of_a_checkpoint, 0},
                                         {"conversations", conversations, 0},
+                                        {"export-of-conversations", export_of_conversations, 0},
                                         {"parts of one file", parts_of_one_file, 0},
                                         {"ranks", ranks, 0},
 #ifdef FABRIC
