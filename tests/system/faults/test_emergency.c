@@ -309,7 +309,9 @@ START_TEST(not_all_there)
     expect_code(c, 1);
     expect_says(c, torn[_i].says);
     c = command_run("ckpt ls runs/%s --json", job);
-    ck_assert_uint_eq(json_array_size(json_loads(c->out, 0, NULL)), 0);
+    json_t *checkpoints = json_loads(c->out, 0, NULL);
+    ck_assert_uint_eq(json_array_size(checkpoints), 0);
+    json_decref(checkpoints);
     snprintf(file, sizeof file, "runs/%s/checkpoints/step-00000020", job);
     ck_assert_int_eq(access(file, F_OK), -1);
 }
