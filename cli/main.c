@@ -86,6 +86,27 @@ static const char *key_of_option(const char *word, char path[HD__KEY_PLACE])
     return hd__job_key_place(name, path) && strchr(path, '.') ? path : NULL;
 }
 
+/* Options of others' training scripts, and the job's keys for them; NULL: not one of these. */
+static const char *word_of_option(const char *word)
+{
+    static const char *const rows[][2] = {{"lr", "optimizer.lr=VALUE"},
+                                          {"learning_rate", "optimizer.lr=VALUE"},
+                                          {"weight_decay", "optimizer.weight_decay=VALUE"},
+                                          {"max_grad_norm", "optimizer.clip=VALUE"},
+                                          {"resume", "checkpoint.resume=PATH (auto is the default)"},
+                                          {"resume_from_checkpoint", "checkpoint.resume=PATH (auto is the default)"},
+                                          {"bf16", "precision.compute=bf16"},
+                                          {"fp16", "precision.compute=fp16"}};
+    for (size_t i = 0, n = word[1] == '-' ? strcspn(word + 2, "=") : 0; i < HD__COUNT(rows); i++) {
+        size_t k = 0;
+        while (k < n && (word[2 + k] == '-' ? '_' : word[2 + k]) == rows[i][0][k])
+            k++;
+        if (n && k == n && !rows[i][0][k])
+            return rows[i][1];
+    }
+    return NULL;
+}
+
 /* With the nearest of the command's options. */
 static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
                                const char *word)
@@ -97,6 +118,9 @@ static int fail_unknown_option(const struct hd__command *command, const struct h
     nearest = hd__nearest(word, names, n);
     free(names);
     const char *key = nearest || strncmp(command->usage, "JOB", 3) != 0 ? NULL : key_of_option(word, path);
+    const char *other = strncmp(command->usage, "JOB", 3) ? NULL : word_of_option(word);
+    if (other)
+        return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s", word, other);
     if (key)
         return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s=VALUE", word,
                                    key);

@@ -83,6 +83,11 @@ static const struct hd_optimizer_ops ops = {
     .check = adamw_check,
 };
 
+static const struct hd_alias aliases[] = {
+    {.name = "adamw_torch", .summary = "what transformers calls it"},
+    {.name = "adamw_torch_fused", .summary = "the same: every update is one pass"},
+};
+
 HD_PLUGIN("optim-adamw", "0.1.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "adamw",
           .summary = "AdamW as PyTorch's: decoupled weight decay, bias correction",
-          HD_OPTIONS(options, struct adamw_settings), .ops = &ops)
+          HD_OPTIONS(options, struct adamw_settings), .ops = &ops, HD_ALIASES(aliases))

@@ -173,6 +173,11 @@ static const struct hd_optimizer_ops ops = {
     .state = adamw8_state,
 };
 
+static const struct hd_alias aliases[] = {
+    {.name = "adamw_8bit", .summary = "what transformers calls it"},
+    {.name = "adamw_bnb_8bit", .summary = "the same, by bitsandbytes"},
+};
+
 HD_PLUGIN("optim-adamw8", "0.1.0", "Apache-2.0", .kind = HD_KIND_OPTIMIZER, .name = "adamw8",
           .summary = "AdamW with means in 8 bits, block by block, as torchao's AdamW8bit",
-          HD_OPTIONS(options, struct adamw8_settings), .ops = &ops)
+          HD_OPTIONS(options, struct adamw8_settings), .ops = &ops, HD_ALIASES(aliases))

@@ -314,6 +314,8 @@ START_TEST(start_and_end)
     ck_assert_ptr_nonnull(strstr(c->out, ", from scratch: "));
     ck_assert_ptr_nonnull(strstr(c->out, "\n1 rank, device cpu, fp32\n"));
     ck_assert_ptr_nonnull(strstr(c->out, "\nnothing is saved: the job has no checkpoint section\n"));
+    const char *first = strstr(c->out, "\nnothing is saved: the job has no checkpoint section (`checkpoint: {}`");
+    ck_assert(first && first < strstr(c->out, "\nstep 1/1"));
 }
 END_TEST
 

@@ -123,6 +123,8 @@ void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compi
     if (l->job->documents == HD__DOCUMENTS_PACK)
         print_packing(hd__train_feed_data(l->s.train_feed), l->job);
     print_plan(l, c);
+    if (!l->checkpointer && !l->job->trace.ends)
+        printf("nothing is saved: the job has no checkpoint section (`checkpoint: {}` is enough)\n");
     fflush(stdout);
 }
 
