@@ -170,6 +170,8 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
          "is not needed: gradients have the range of fp32, and none of them become 0: leave it out"},
         {!scaled && !wide, "precision.loss_scale",
          "is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
+        {scaled && job->precision.loss_scale == 1 && !wide, "precision.loss_scale",
+         "is 1, as none is, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},

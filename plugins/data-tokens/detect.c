@@ -1,4 +1,6 @@
 /* Kind of a file, by its first bytes and its name. */
+#include <strings.h>
+
 #include "internal.h"
 
 /* Bytes of these are noise to a model, whatever its vocabulary. Four bytes or more tell them from tokens. */
@@ -90,6 +92,20 @@ static bool is_json(const struct hd_data *f)
            ends_with(f->path, ".jsonl") || ends_with(f->path, ".ndjson");
 }
 
+/* A page around a file, as a link to it in a browser leads to. */
+static bool is_page(const struct hd_data *f)
+{
+    static const char *const begins[] = {"<!doctype html", "<html"};
+    const char *text = f->map;
+    uint64_t at = 0;
+    while (at < f->map_bytes && at < TOKENS_SAMPLE && text[at] && strchr(" \t\r\n\xef\xbb\xbf", text[at]))
+        at++;
+    for (size_t i = 0; i < COUNT(begins); i++)
+        if (f->map_bytes - at >= strlen(begins[i]) && !strncasecmp(text + at, begins[i], strlen(begins[i])))
+            return !ends_with(f->path, ".html") && !ends_with(f->path, ".htm");
+    return false;
+}
+
 /* Bytes for a model of bytes alone: in another one each would be some token's id. */
 static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_error *err)
 {
@@ -105,6 +121,11 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: is a table, of which no column is read as text: write the text to a file of its own, a "
                      "document a line (docs/data.md); or say data.format: bytes to train on it as it is",
+                     f->path);
+    if (!rc && is_page(f))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s: is an HTML page: fetch the file itself (from GitHub its raw link), or write its text to a "
+                     "file; or say data.format: bytes to train on it as it is",
                      f->path);
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,

@@ -44,7 +44,7 @@ struct tokenize {
     struct hd__tokenize_progress done; /* written */
     struct hd__tokenize_state state;
     double began, flushed;
-    uint64_t flushed_tokens, empty; /* empty: answers, since it began or went on */
+    uint64_t flushed_tokens, empty; /* empty: answers, or texts, since it began or went on */
 
     pthread_mutex_t mutex; /* of what follows, and of the states of batches */
     pthread_cond_t work, ready;
@@ -180,6 +180,36 @@ static void locate(const struct hd__tokenize_config *c, const struct hd__documen
                 hint);
     else
         hd_fail(err, why.code, "%s: %s%s%s", d->path, why.message, *hint ? "; " : "", hint);
+}
+
+/* A page around a file, as a link to it in a browser leads to, is markup and hardly the text that is meant. */
+static int is_page(const char *path)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__unpack *file = NULL;
+    char first[256] = "", *at = first;
+    size_t n;
+    if (strcasestr(path, ".htm") || hd__unpack_open(path, &file, &unused))
+        return 0;
+    if (!hd__unpack_read(file, first, sizeof first - 1, &n, &unused))
+        at += strspn(first, " \t\r\n\xef\xbb\xbf");
+    hd__unpack_close(file);
+    return !strncasecmp(at, "<!doctype html", 14) || !strncasecmp(at, "<html", 5);
+}
+
+void hd__tokenize_warn_of_pages(const struct hd__corpus *corpus)
+{
+    const char *page = NULL;
+    uint32_t pages = 0;
+    for (uint32_t i = 0; i < corpus->files.count; i++)
+        if (!corpus->files.at[i].lines && is_page(corpus->files.at[i].path) && !pages++)
+            page = corpus->files.at[i].path;
+    if (pages)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: is an HTML page%s, and all of its markup becomes tokens: fetch the file itself (from GitHub by its "
+            "raw link), or write its text to a file; where markup is meant, call it .html",
+            page, pages > 1 ? ", as are others" : "");
 }
 
 int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err)
@@ -332,8 +362,8 @@ static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_
         size_t counted = 0;
         for (size_t k = 0; k < n && t->config->chat; k++)
             counted += b->counts[begin + k];
-        t->empty += counted <= 1; /* the token that ends it */
-        if (n)                    /* an empty document has no sequence, as Megatron writes it */
+        t->empty += t->config->chat ? counted <= 1 /* the token that ends it */ : !n;
+        if (n) /* an empty document has no sequence, as Megatron writes it */
             rc = hd__indexed_add(t->writer, b->ids.at + begin, n, t->config->chat ? b->counts + begin : NULL, err);
         if (!rc)
             rc = hd__indexed_end_document(t->writer, err);
@@ -525,6 +555,27 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
     return rc;
 }
 
+static void warn_empty(const struct tokenize *t)
+{
+    const struct hd__tokenize_config *c = t->config;
+    const char *source = c->corpus->sources.at[0];
+    unsigned long long empty = t->empty, all = t->done.size.documents;
+    if (2 * empty <= all)
+        return;
+    if (c->chat)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %llu of %llu documents have no answer but the token that ends one: a model learns from them to "
+                "say nothing",
+                source, empty, all);
+    else if (c->corpus->files.at[0].lines)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %llu of %llu documents are empty: is \"%s\" the field of their text? --field names another "
+                "(data.field in a job)",
+                source, empty, all, c->field);
+    else
+        hd__log(HD_LOG_WARN, NULL, "%s: %llu of %llu documents are empty", source, empty, all);
+}
+
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err)
 {
     struct tokenize *t = hd__alloc(sizeof *t);
@@ -535,6 +586,8 @@ int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokeni
     if (!rc && !t->finished)
         rc = run(t, err);
     stop_threads(t);
+    if (!rc)
+        warn_empty(t);
     int none = !rc && !t->done.size.documents && (t->done.left_out || !config->overwrite);
     if (none)
         hd__tokenize_progress_remove(config);
@@ -542,12 +595,6 @@ int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokeni
         rc = finish(t, err);
     hd__indexed_abandon(t->writer, !none);
     hd__documents_close(t->documents);
-    if (!rc && config->chat && 2 * t->empty > t->done.size.documents)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: %llu of %llu documents have no answer but the token that ends one: a model learns from them to "
-                "say nothing",
-                config->corpus->sources.at[0], (unsigned long long)t->empty,
-                (unsigned long long)t->done.size.documents);
     if (!rc && state)
         *state = t->state;
     free(t->done.shares);

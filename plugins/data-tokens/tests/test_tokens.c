@@ -370,6 +370,14 @@ START_TEST(text)
     ck_refused(open_with_vocab(csv, TOKENS_AUTO, 0, 256, &f), HD_E_INVALID, "a.csv: is a table, of which no column");
     expect_opens(csv, TOKENS_BYTES, 256);
     expect_opens(scratch_write(&s, "a.c", "{ return 1; }", 13), TOKENS_AUTO, 256);
+    const char *pages[] = {"<!DOCTYPE html>\n<p>", "\xef\xbb\xbf\n<HTML lang=en>"};
+    for (size_t i = 0; i < HD__COUNT(pages); i++) {
+        const char *path = scratch_write(&s, "page.txt", pages[i], strlen(pages[i]));
+        ck_refused(open_with_vocab(path, TOKENS_AUTO, 0, 256, &f), HD_E_INVALID, "page.txt: is an HTML page: fetch");
+        expect_opens(path, TOKENS_BYTES, 256);
+        expect_opens(scratch_write(&s, "page.html", pages[i], strlen(pages[i])), TOKENS_AUTO, 256);
+    }
+    expect_opens(scratch_write(&s, "a.txt", "<htm", 4), TOKENS_AUTO, 256);
     scratch_finish(&s);
 }
 END_TEST

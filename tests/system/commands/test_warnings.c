@@ -434,6 +434,14 @@ static const struct {
      "machine has no effect where metrics.sinks"},
     {"plan llama.yaml --machine cpu --sweep optimizer.lr=1e-3,1e-4",
      "warning: --sweep: no plan of these depends on optimizer.lr: all rows are the same"},
+    {"check llama.yaml precision.compute=fp16 precision.loss_scale=1",
+     "command line: warning: precision.loss_scale is 1, as none is, and small gradients (in fp16 below 6e-8) become 0"},
+    {"data tokenize --tokenizer " TOKENIZER " --to toks/blanks blanks.jsonl",
+     "warning: blanks.jsonl: 3 of 4 documents are empty: is \"text\" the field of their text? --field names another"},
+    {"data tokenize --tokenizer " TOKENIZER " --to toks/page page.txt",
+     "warning: page.txt: is an HTML page, and all of its markup becomes tokens: fetch the file itself"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=page.txt",
+     "warning: page.txt: is an HTML page, and all of its markup becomes tokens: fetch the file itself"},
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
@@ -481,6 +489,8 @@ START_TEST(warnings)
                      0);
     write_file("lines.txt", "{\"text\": \"And the evening and the morning were the first day.\"}\n"
                             "{\"text\": \"And the evening and the morning were the second day.\"}\n");
+    write_file("blanks.jsonl", "{\"text\": \"\"}\n{\"text\": \"\"}\n{\"text\": \"\"}\n{\"text\": \"light\"}\n");
+    ck_assert_int_eq(system("{ echo '<!DOCTYPE html>'; cat corpus.txt; } > page.txt && cp page.txt page.html"), 0);
     write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"use\": \"tree\"}, "
                             "{\"op\": \"all_reduce\", \"use\": \"ring\"}]}");
     write_file("two.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 2, \"use\": "
@@ -520,7 +530,11 @@ START_TEST(warnings)
         "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
         "model.dropout=0",
         "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
+        "model.vocab=320 data.train=page.html data.tokenizer=" TOKENIZER,
         "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
+        "optimizer.use=adamw_torch_fused", /* names of transformers */
+        "optimizer.use=adamw_bnb_8bit",
+        "precision.compute=fp16 precision.loss_scale=1024",
         "data.val=turned.txt eval.every=2",    /* of the same size */
         "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
         "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
