@@ -35,15 +35,17 @@ static int32_t check_part(const struct hd__compiled *c, const char *split, struc
     return strcmp(split, "val") ? hd__train_feed_check(c, part, 1, err) : hd__train_feed_check_sets(c, 1, err);
 }
 
-static void print_loss(const char *metric, const char *set, int64_t step, double loss, int json)
+static void print_loss(const struct hd__job *job, const char *metric, const char *set, int64_t step, double loss,
+                       int32_t sets, int json)
 {
     if (json && isfinite(loss))
         printf(", \"%s%s%s\": %.9g", metric, *set ? "_" : "", set, loss);
     else if (json) /* which has no other word for it */
         printf(", \"%s%s%s\": null", metric, *set ? "_" : "", set);
     else
-        printf("step %lld  %s%s%s %.4f  perplexity %.2f\n", (long long)step, metric, *set ? "_" : "", set, loss,
-               exp(loss));
+        printf("step %lld  %s%s%s %.4f  perplexity %.2f  (%lld sequences of %lld tokens)\n", (long long)step, metric,
+               *set ? "_" : "", set, loss, exp(loss), (long long)(sets * HD__MAX(1, job->eval_batches) * job->batch),
+               (long long)job->seq_len);
 }
 
 /* `of_files`: the weights are those of model.from. */
@@ -68,10 +70,10 @@ static int32_t evaluate(struct hd__train_session *s, const char *split, int64_t 
                                     all ? losses[0] : loss, part == HD__FEED_TEST ? "test_loss" : "val_loss");
     if (json)
         printf("{\"step\": %lld", (long long)step);
-    print_loss(part == HD__FEED_TEST ? "test_loss" : "val_loss", all || part == HD__FEED_TEST ? "" : split, step, loss,
-               json);
+    print_loss(job, part == HD__FEED_TEST ? "test_loss" : "val_loss", all || part == HD__FEED_TEST ? "" : split, step,
+               loss, all ? hd__train_feed_sets(job) : 1, json);
     for (uint64_t k = 0; k < job->n_val_sets && all; k++)
-        print_loss("val_loss", job->val_sets[k].name, step, losses[k], json);
+        print_loss(job, "val_loss", job->val_sets[k].name, step, losses[k], 1, json);
     printf("%s", json ? "}\n" : "");
     return HD_OK;
 }

@@ -120,6 +120,19 @@ static void add_row(struct reading *r, json_t *row)
 
 /* ---- lines */
 
+/* Losses before and behind a line that resumes a run are of other held-out files. */
+static void note_files(struct reading *r, const json_t *line)
+{
+    const json_t *before = json_object_get(json_object_get(r->run->start, "files_of"), "data.val"),
+                 *now = json_object_get(json_object_get(line, "files_of"), "data.val");
+    char why[256];
+    if (!json_is_string(before) || !json_is_string(now) || json_equal(before, now))
+        return;
+    snprintf(why, sizeof why, "data.val has other files from here on (%s, before %s): val_loss is not comparable",
+             json_string_value(now), json_string_value(before));
+    add_fault(r, hd__printable(why));
+}
+
 static void use_line(struct reading *r, json_t *line)
 {
     struct hd__report_run *run = r->run;
@@ -135,6 +148,7 @@ static void use_line(struct reading *r, json_t *line)
         const char *before = json_string_value(json_object_get(run->start, "run"));
         if (before && id && strcmp(before, id) != 0)
             add_fault(r, "another run begins: what follows is not of the same run as the lines before");
+        note_files(r, line);
         json_decref(run->start);
         run->start = json_incref(line);
         if (!strcmp(event, "resume"))

@@ -343,6 +343,8 @@ json_t *hd__report_settings(const struct hd__report_run *run)
     return out;
 }
 
+#define FILES_OF "files of "
+
 json_t *hd__report_differences(const struct hd__report *r)
 {
     static const char *const own[] = {"job.name", "checkpoint.dir", "metrics.jsonl"};
@@ -350,6 +352,7 @@ json_t *hd__report_differences(const struct hd__report *r)
     const char *key;
     for (uint32_t k = 0; k < r->n; k++) {
         settings[k] = hd__report_settings(&r->runs[k]);
+        flatten(json_object_get(r->runs[k].start, "files_of"), FILES_OF, settings[k]);
         json_object_update(all, settings[k]);
     }
     json_object_foreach(all, key, value)
@@ -361,6 +364,7 @@ json_t *hd__report_differences(const struct hd__report *r)
         for (uint32_t k = 0; k < r->n; k++) {
             json_t *one = json_object_get(settings[k], key);
             differ |= !json_equal(one, json_object_get(settings[0], key)) && (one || json_object_get(settings[0], key));
+            is_own |= !one && !strncmp(key, FILES_OF, strlen(FILES_OF)); /* of an older heddle, or no files here */
             json_array_append_new(values, one ? json_incref(one) : json_null());
         }
         if (differ && !is_own)

@@ -1,6 +1,8 @@
 #include "service/train/corpus.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -267,6 +269,68 @@ int hd__train_corpus_is_split(const struct hd__compiled *c, int test)
     hd__free_array(&val.list);
     return found;
 }
+
+/* ---- marks of files */
+
+const char *hd__train_mark_key(int k)
+{
+    static const char *const keys[HD__MARKS] = {"data.train", "data.val", "data.test", "model.from"};
+    return keys[k];
+}
+
+/* Sizes have to do where the files are many. A URL, say, leaves the mark empty. */
+static void mark_files(struct file_ids *files, char out[HD__MARK])
+{
+    uint64_t bytes = 0, sum = 0;
+    int known = files->list.count > 0, few = files->list.count <= 256;
+    for (uint32_t i = 0; i < files->list.count && known; i++) {
+        const uint64_t one[] = {few ? ends_of(&files->list.at[i]) : 1, files->list.at[i].size};
+        known = one[0] && one[1];
+        sum += hd__hash(one, sizeof one, 0);
+        bytes += one[1];
+    }
+    *out = 0;
+    if (known && files->list.count == 1)
+        snprintf(out, HD__MARK, "%" PRIu64 " bytes, checksum %08x", bytes, (uint32_t)sum);
+    else if (known)
+        snprintf(out, HD__MARK, "%u files, %" PRIu64 " bytes, checksum %08x", files->list.count, bytes, (uint32_t)sum);
+    hd__free_array(&files->list);
+}
+
+static struct file_ids list_weights(const struct hd__compiled *c)
+{
+    struct file_ids all = {0};
+    DIR *dir = c->info.weights ? opendir(c->info.weights) : NULL;
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        const char *path = hd__arena_format(&c->job->arena, "%s/%s", c->info.weights, e->d_name);
+        struct stat st;
+        if (hd__ends_with(path, ".safetensors") && !stat(path, &st))
+            hd__push(&all.list, ((struct file_id){.path = path, .size = (uint64_t)st.st_size}));
+    }
+    if (dir)
+        closedir(dir);
+    return all;
+}
+
+void hd__train_marks_make(const struct hd__compiled *c, struct hd__train_marks *out)
+{
+    const struct hd__sources *sources[] = {&c->job->train, &c->job->val, &c->job->test};
+    for (size_t k = 0; k < HD__MARKS; k++) {
+        struct file_ids files = k < HD__COUNT(sources) ? list_files(c, sources[k]) : list_weights(c);
+        mark_files(&files, out->of[k]);
+    }
+}
+
+json_t *hd__train_marks_json(const struct hd__train_marks *marks)
+{
+    json_t *o = json_object();
+    for (int k = 0; k < HD__MARKS; k++)
+        if (*marks->of[k])
+            json_object_set_new(o, hd__train_mark_key(k), json_string(marks->of[k]));
+    return o;
+}
+
+/* ---- warnings */
 
 /* Says that x is y, a copy of it, or split off it; NULL: none of these. */
 static const char *find_same(struct hd__job *job, struct file_id *x, struct file_id *y, int reads)

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "service/train/corpus.h"
-
 /* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
  * Otherwise another learning rate or longer sequences may be intended or an accident, so they are logged. */
 enum {
@@ -42,6 +40,11 @@ static const struct {
     {"data.train", TRAINS | HD__DIFF_EVAL},
     {"data.val_fraction", TRAINS | HD__DIFF_EVAL},
     {"data.loss", TRAINS | HD__DIFF_EVAL},
+    {"data.seq_len", TRAINS | HD__DIFF_EVAL},
+    {"data.documents", TRAINS | HD__DIFF_EVAL},
+    {"data.field", TRAINS | HD__DIFF_EVAL},
+    {"data.chat_template", TRAINS | HD__DIFF_EVAL},
+    {"data.append_eod", TRAINS | HD__DIFF_EVAL},
     {"data.", TRAINS},
     {"job.seed", TRAINS},
     {"strategies.localsgd.", TRAINS},
@@ -247,12 +250,29 @@ static void add_change(struct hd__text *text, const struct change *x)
     add_value(text, x->before);
 }
 
+/* Other files behind a key that names the same ones. */
+static void log_files(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_marks *files,
+                      int mark, const char *consequence)
+{
+    const char *key = hd__train_mark_key(mark), *now = files->of[mark],
+               *before = json_string_value(json_object_get(json_object_get(state, "files_of"), key));
+    const struct hd__job_value *value = hd__job_value_get(job, key);
+    if (*now && before && strcmp(now, before) != 0 && value && json_equal(value->json, saved_value(state, key)))
+        hd__log(HD_LOG_WARN, NULL, "%s: %s is not what it was when checkpoint %s was saved: it has %s, and had %s%s",
+                hd__job_where(job, key), key, name, now, before, consequence);
+}
+
 /* The folder that a run began from is read for its config alone. */
-static void log_from(struct hd__job *job, const char *name, const json_t *state, int weights_only)
+static void log_from(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_marks *files,
+                     int weights_only)
 {
     const struct hd__job_value *value = hd__job_value_get(job, "model.from");
     const char *now = value ? json_string_value(value->json) : NULL,
                *before = json_string_value(saved_value(state, "model.from"));
+    if (!weights_only)
+        log_files(job, name, state, files, HD__MARK_FROM,
+                  "; these weights were not loaded: for a run from them take another job.name, or "
+                  "checkpoint.resume=overwrite");
     if (!now || !*now || !json_object_get(state, "job") || (before && !strcmp(before, now)))
         return;
     hd__log(HD_LOG_WARN, NULL, "%s: checkpoint %s is of a run that %s%s; model.from=%s was not loaded%s",
@@ -315,6 +335,7 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
     }
     if (s->train_feed)
         out->tokens = hd__train_token_maker(s->compiled);
+    hd__train_marks_make(s->compiled, &out->files);
     hd__train_feed_close(opened);
     free(ids);
 }
@@ -328,6 +349,7 @@ json_t *hd__train_data_json(const struct hd__train_data_mark *data)
     }
     if (tokenizer)
         json_object_set_new(o, "tokenizer", tokenizer);
+    json_object_set_new(o, "files_of", hd__train_marks_json(&data->files));
     return o;
 }
 
@@ -349,15 +371,21 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
 }
 
 #define TRAINED_ON ": what is evaluated here may have been trained on"
+#define OTHER_LOSS ": this loss and those of its run are not comparable"
 
 /* Why a change matters, where its key alone does not say it. */
 static const char *consequence(struct hd__job *job, const json_t *state, const char *path, int weights_only,
                                uint32_t used_for)
 {
-    int64_t step = json_integer_value(json_object_get(state, "step"));
+    int64_t step = json_integer_value(json_object_get(state, "step")),
+            length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len);
     double before = json_number_value(json_object_get(state, "lr")), now = hd__job_lr(job, step);
     if (used_for & effects_of(job, path))
-        return strcmp(path, "data.loss") ? TRAINED_ON : ": its loss counted other tokens than this one";
+        return !strcmp(path, "data.loss") ? ": its loss counted other tokens than this one"
+               : !strcmp(path, "data.train") || !strcmp(path, "data.val_fraction") ? TRAINED_ON
+               : strcmp(path, "data.seq_len") || job->seq_len <= length
+                   ? OTHER_LOSS
+                   : hd__arena_format(&job->arena, ": its run did not train positions from %" PRId64 " on", length);
     if (weights_only && effects_of(job, path) & COMPUTES)
         return ": these weights were not trained with it";
     if (!strcmp(path, "job.steps") && before > 0 && fabs(now - before) > 0.1 * before)
@@ -368,15 +396,23 @@ static const char *consequence(struct hd__job *job, const json_t *state, const c
     return "";
 }
 
-/* Positions that no step of the training had. */
-static void log_longer(struct hd__job *job, const char *name, const json_t *state)
+static int64_t value_now(struct hd__job *job, const char *path, int64_t otherwise)
 {
-    int64_t before = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len);
-    if (job->seq_len > before)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.seq_len is %" PRId64 " and was %" PRId64
-                " when checkpoint %s was saved: its run did not train positions from %" PRId64 " on",
-                hd__job_where(job, "data.seq_len"), job->seq_len, before, name, before);
+    const struct hd__job_value *value = hd__job_value_get(job, path);
+    return value && json_is_integer(value->json) ? json_integer_value(value->json) : otherwise;
+}
+
+/* As many as a run takes for val_loss, or another number: fewer are not the first of them alone. */
+static void log_sequences(struct hd__job *job, const char *name, const json_t *state)
+{
+    int64_t now = value_now(job, "eval.batches", 1) * value_now(job, "data.batch", 1),
+            before = hd__train_resume_saved_int(state, "eval", "batches", 1) *
+                     hd__train_resume_saved_int(state, "data", "batch", 1);
+    if (hd__train_resume_saved_int(state, "eval", "every", 0) && now != before)
+        hd__log(HD_LOG_INFO, NULL,
+                "this loss is of %" PRId64 " sequences (eval.batches x data.batch), and val_loss of the run of "
+                "checkpoint %s of %" PRId64,
+                now, name, before);
 }
 
 void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *name, const json_t *state,
@@ -409,9 +445,12 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     }
     if (!said)
         log_data(job, name, state, data, evaluates ? TRAINED_ON : "; training goes on at the same place in it");
-    if (used_for & HD__DIFF_EVAL)
-        log_longer(job, name, state);
-    log_from(job, name, state, weights_only);
+    if (evaluates && !(used_for & HD__DIFF_TEST))
+        log_sequences(job, name, state);
+    if ((evaluates && !(used_for & HD__DIFF_TEST)) || (!weights_only && job->eval_every))
+        log_files(job, name, state, &data->files, HD__MARK_VAL,
+                  evaluates ? OTHER_LOSS : "; val_loss goes on with other data");
+    log_from(job, name, state, &data->files, weights_only);
     log_other_job(job, name, state, weights_only);
 }
 

@@ -2,17 +2,19 @@
 #ifndef HD_SERVICE_TRAIN_RESUME_DIFF_H
 #define HD_SERVICE_TRAIN_RESUME_DIFF_H
 
+#include "service/train/corpus.h"
 #include "service/train/session.h"
 #include "service/train/token_origin.h"
 
-/* By which data are told from others under the same name: a checkpoint's "data", "data_samples" and "tokenizer".
- * "": not known. */
+/* By which data are told from others under the same name: a checkpoint's "data", "data_samples", "tokenizer" and
+ * "files_of". "": not known. */
 struct hd__train_data_mark {
     char text[80], samples[20];
     struct hd__token_maker tokens;
+    struct hd__train_marks files;
 };
 void hd__train_data_describe(const struct hd__train_session *session, struct hd__train_data_mark *out);
-/* A checkpoint's "data", "data_samples" and "tokenizer", those that are known. */
+/* The same of a checkpoint, as far as it is known. */
 json_t *hd__train_data_json(const struct hd__train_data_mark *data);
 
 /* The model's config.json as it would be exported: a checkpoint's "config". NULL: it has none. */

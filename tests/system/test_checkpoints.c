@@ -437,6 +437,96 @@ START_TEST(evaluate_and_export)
 }
 END_TEST
 
+/* An evaluation on other terms than the run's own: each key that makes its loss another. */
+START_TEST(evaluated_otherwise)
+{
+    static const struct {
+        const char *key, *line;
+    } rows[] = {
+        {"", NULL},
+        {"optimizer.lr=1 data.shuffle=false", NULL},
+        {"data.batch=4 eval.batches=8", NULL},
+        {"data.seq_len=16", "command line: data.seq_len is 16 and was 32 when checkpoint step-00000006 was saved: this "
+                            "loss and those of its run are not comparable"},
+        {"data.seq_len=48", "command line: data.seq_len is 48 and was 32 when checkpoint step-00000006 was saved: its "
+                            "run did not train positions from 32 on"},
+        {"data.documents=mask data.eod=10", "command line: data.documents is mask and was continue when checkpoint "
+                                            "step-00000006 was saved: this loss and those of its run are not"},
+        {"data.batch=2", "this loss is of 8 sequences (eval.batches x data.batch), and val_loss of the run of "
+                         "checkpoint step-00000006 of 32"},
+        {"eval.batches=1", "this loss is of 8 sequences (eval.batches x data.batch), and val_loss of the run of "},
+    };
+    train(&whole, "terms",
+          "llama.yaml checkpoint.dir=terms job.steps=6 data.val_fraction=0.1 eval.every=6 "
+          "eval.batches=4");
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("eval llama.yaml checkpoint.dir=terms data.val_fraction=0.1 eval.every=6 "
+                                        "eval.batches=4 %s",
+                                        rows[i].key);
+        expect_code(c, 0);
+        if (rows[i].line)
+            expect_says(c, rows[i].line);
+        else
+            ck_assert_msg(!strstr(c->err, "comparable") && !strstr(c->err, "this loss"), "it said: %s", c->err);
+        if (!i)
+            ck_assert_msg(strstr(c->out, "  (32 sequences of 32 tokens)\n"), "it said: %s", c->out);
+    }
+}
+END_TEST
+
+/* The newest is taken, and the one that checkpoint.keep.best kept is named. */
+START_TEST(better_than_the_newest)
+{
+#define BEST \
+    "llama.yaml checkpoint={\"dir\":\"best\",\"every\":2,\"keep\":{\"last\":1,\"best\":1}} data.val_fraction=0.1 "
+#define BETTER "step-00000006 is the newest checkpoint, and of those of its run step-00000002 has the best val_loss, "
+    train(&whole, "best", BEST "eval.every=2 eval.batches=2 job.steps=2");
+    struct command *c = run_says("eval " BEST "eval.every=2 eval.batches=2", 0, "");
+    ck_assert_msg(!strstr(c->err, "the best val_loss"), "it said: %s", c->err);
+    expect_code(command_run("train " BEST "job.name=best eval.every=2 eval.batches=2 job.steps=6 optimizer.lr=3"), 0);
+    c = run_says("eval " BEST "eval.every=2 eval.batches=2", 0, BETTER);
+    expect_says(c, ": --checkpoint step-00000002 takes it");
+    run_says("ckpt export " BEST "eval.every=2 --to best-model", 0, BETTER);
+    c = run_says("eval " BEST "eval.every=2 eval.batches=2 --checkpoint step-00000002", 0, "");
+    ck_assert_msg(!strstr(c->err, "the best val_loss"), "it said: %s", c->err);
+}
+END_TEST
+
+/* Bytes that changed under the same name: held-out data, and weights that a run began from. */
+START_TEST(files_have_changed)
+{
+#define VAL "llama.yaml data.val=held-out.txt eval.every=2 eval.batches=2 checkpoint.dir=remade "
+#define BEGUN "llama.yaml model={\"use\":\"transformer\",\"from\":\"begun\"} checkpoint.dir=begun-runs "
+    ck_assert_int_eq(system("tail -c 4000 corpus.txt | tr a-m n-z > held-out.txt"), 0);
+    train(&whole, "remade", VAL "job.steps=2");
+    struct command *c = run_says("eval " VAL, 0, "");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
+    ck_assert_int_eq(system("tail -c 5000 corpus.txt | tr a-m n-z > held-out.txt"), 0);
+    c = run_says("eval " VAL, 0,
+                 "warning: command line: data.val is not what it was when checkpoint step-00000002 was saved: it has "
+                 "5000 bytes, checksum ");
+    expect_says(c, ": this loss and those of its run are not comparable");
+    c = run_says("train " VAL "job.name=remade job.steps=4", 0, "data.val is not what it was when checkpoint ");
+    expect_says(c, "; val_loss goes on with other data");
+    c = run_says("train " VAL "job.name=remade job.steps=6", 0, "");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
+    for (int seed = 1; seed < 3; seed++) {
+        train(&whole, seed > 1 ? "seed2" : "seed1", "llama.yaml checkpoint.dir=seed%d job.steps=1 job.seed=%d", seed,
+              seed);
+        expect_code(command_run("ckpt export llama.yaml checkpoint.dir=seed%d --to seeds-%d", seed, seed), 0);
+    }
+    ck_assert_int_eq(system("cp -r seeds-1 begun"), 0);
+    train(&whole, "begun", BEGUN "job.steps=2");
+    c = run_says("train " BEGUN "job.name=begun job.steps=3", 0, "");
+    ck_assert_msg(!strstr(c->err, "is not what it was"), "it said: %s", c->err);
+    ck_assert_int_eq(system("cp seeds-2/model.safetensors begun"), 0);
+    c = run_says(
+        "train " BEGUN "job.name=begun job.steps=4", 0,
+        "warning: command line: model.from is not what it was when checkpoint step-00000003 was saved: it has ");
+    expect_says(c, "; these weights were not loaded: for a run from them take another job.name, or ");
+}
+END_TEST
+
 /* A program that only evaluates has no gradients and no states: wherever these are, it computes what training did. */
 START_TEST(evaluate_alone)
 {
@@ -863,6 +953,9 @@ int main(void)
                                         {"damaged newest", damaged_newest, 1},
                                         {"nowhere to save", nowhere_to_save, 1},
                                         {"evaluate and export", evaluate_and_export, 1},
+                                        {"evaluated otherwise", evaluated_otherwise, 1},
+                                        {"better than the newest", better_than_the_newest, 1},
+                                        {"files have changed", files_have_changed, 1},
                                         {"evaluate alone", evaluate_alone, 5},
                                         {"padded vocabulary", padded_vocabulary, 2},
                                         {"look at them", look_at_them, 1},

@@ -1,6 +1,7 @@
 /* A checkpoint into a session. */
 #include "service/train/checkpointer/internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static int64_t integer_or(const json_t *value, int64_t otherwise)
@@ -261,6 +262,44 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
     return rc;
 }
 
+/* The newest may not be the one that checkpoint.keep.best kept. */
+static void say_better(const struct hd__train_checkpointer *k, const char *newest)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
+    char name[32], best[32] = "", run[HD__RUN_ID] = "";
+    double least = INFINITY, of_newest = NAN;
+    if (!k->s->compiled->job->checkpoint_keep_best || k->s->env->rank || !k->s->weights_for ||
+        hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
+        return;
+    while (n--) { /* the newest first, so of equal losses that */
+        struct hd__ckpt *ckpt = NULL;
+        hd__ckpt_step_name(steps[n], name);
+        int is_newest = !strcmp(name, newest);
+        if (hd__ckpt_open(&k->store, name, &ckpt, &unused))
+            continue;
+        const json_t *loss = json_object_get(hd__ckpt_state(ckpt), "val_loss");
+        if (is_newest) {
+            snprintf(run, sizeof run, "%s", hd__ckpt_run_id(ckpt));
+            of_newest = json_is_number(loss) ? json_number_value(loss) : NAN;
+        }
+        if (json_is_number(loss) && json_number_value(loss) < least && !strcmp(run, hd__ckpt_run_id(ckpt))) {
+            least = json_number_value(loss);
+            memcpy(best, name, sizeof best);
+        }
+        hd__ckpt_close(ckpt);
+    }
+    free(steps);
+    if (*best && strcmp(best, newest) != 0)
+        hd__log(HD_LOG_INFO, NULL,
+                "%s is the newest checkpoint, and of those of its run %s has the best val_loss, %.4f%s: --checkpoint "
+                "%s takes it",
+                newest, best, least,
+                isnan(of_newest) ? "" : hd__arena_format(&k->s->compiled->job->arena, " against %.4f", of_newest),
+                best);
+}
+
 void hd__train_checkpointer_continue(struct hd__train_checkpointer *k, const char *run)
 {
     k->only_run = run;
@@ -283,5 +322,7 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
         return hd__checkpointer_load_newest(k, progress, err);
     if (rc == HD_E_NOTFOUND)
         return HD_OK;
+    if (!rc)
+        say_better(k, name);
     return rc ? rc : load_named(k, name, weights, progress, err);
 }

@@ -126,6 +126,7 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step
                                             .coord = first,
                                             .arena = &k, /* where nobody looks */
                                             .state_names = c->optimizer.ops->state_names};
+    hd__train_marks_make(c, &k.data.files);
     int32_t rc = named ? hd__checkpointer_mention_others(&k, name, look_at(&k, name, err), NULL, err)
                        : hd__checkpointer_check_others(&k, err);
     if (!rc && !strcmp(job->resume, "auto"))

@@ -5,6 +5,7 @@
 
 #include "core/base/file.h"
 #include "service/metrics/watch.h"
+#include "service/train/corpus.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 
@@ -166,6 +167,9 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
     json_t *start = json_pack("{s:s,s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "run",
                               l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
                               (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
+    struct hd__train_marks files;
+    hd__train_marks_make(c, &files);
+    json_object_set_new(start, "files_of", hd__train_marks_json(&files));
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
     int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);

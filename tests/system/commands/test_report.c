@@ -10,6 +10,10 @@
     "\", \"steps\": 100}, \"optimizer\": {\"lr\": " lr "}, \"metrics\": {\"every\": 1}}, \"mesh\": {\"dp_shard\": " \
     "2, \"tp\": 1}, \"parameters\": 1234567}\n"
 
+#define WITH_FILES(name, event, val)                                                                         \
+    "{\"event\": \"" event "\", \"run\": \"00000000000000" name "\", \"job\": {\"job\": {\"steps\": 100}}, " \
+    "\"files_of\": {\"data.train\": \"9 bytes, checksum 00000001\", \"data.val\": \"" val "\"}}\n"
+
 static void add_rows(struct hd__text *text, const char *id, int from, int to, double scale)
 {
     for (int step = from; step <= to; step++) {
@@ -142,6 +146,19 @@ START_TEST(runs_compared)
     c = command_run("report runs/one runs/two");
     expect_code(c, 0);
     expect_line(c->out, "keys that differ\noptimizer.lr            0.001                               0.004\n\n");
+    /* Other files under the same names, as both runs say; an older heddle did not. */
+    write_run("files-a", "aa", WITH_FILES("aa", "start", "900 bytes, checksum 0000000a"), 2, "");
+    write_run("files-b", "bb", WITH_FILES("bb", "start", "900 bytes, checksum 0000000b"), 3, "");
+    expect_line(command_run("report runs/files-a runs/files-b")->out,
+                "keys that differ\nfiles of data.val       900 bytes, checksum 0000000a        900 bytes, checksum "
+                "0000000b");
+    expect_line(command_run("report runs/files-a runs/one")->out, "keys that differ\noptimizer.lr ");
+    ck_assert_ptr_null(strstr(command_run("report runs/files-a runs/one")->out, "files of"));
+    write_run("files-c", "aa", WITH_FILES("aa", "start", "900 bytes, checksum 0000000a"), 2,
+              WITH_FILES("aa", "resume", "800 bytes, checksum 0000000c"));
+    expect_says(command_run("report runs/files-c"),
+                "metrics.jsonl:102: data.val has other files from here on (800 bytes, checksum 0000000c, before 900 "
+                "bytes, checksum 0000000a): val_loss is not comparable");
     unlink("two.html");
     expect_code(command_run("report runs/one runs/two --html two.html"), 0);
     expect_line(read_file("two.html"), "<tr><th>optimizer.lr</th><td>0.001</td><td>0.004</td></tr>");

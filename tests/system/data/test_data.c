@@ -554,6 +554,10 @@ START_TEST(conversations)
             counts = strstr(c->err, " tokens count in the loss") != NULL;
         ck_assert_msg(!c->code && differs == !same && counts == same, "%s", c->err);
     }
+    c = command_run("eval " TEXT_JOB " data.train=sft.jsonl data.chat_template=plain data.append_eod=false "
+                    "data.loss=completion checkpoint.dir=answers eval.batches=1");
+    expect_says(c, "command line: data.append_eod is false and was auto when checkpoint step-00000020 was saved: this "
+                   "loss and those of its run are not comparable");
     c = command_run("train " TEXT_JOB " data.train=sft.jsonl data.field=prompt data.loss=completion");
     expect_code(c, 2);
     expect_says(c, ".loss");
