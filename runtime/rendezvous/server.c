@@ -431,6 +431,11 @@ int32_t hd__server_exit_code(struct hd__server *server)
     return all ? atomic_load(&server->exit_code) : -1;
 }
 
+int hd__server_is_complete(const struct hd__server *server)
+{
+    return atomic_load(&server->come) >= server->options.size;
+}
+
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank)
 {
     return atomic_load(&server->visits[rank]);

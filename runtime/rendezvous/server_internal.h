@@ -53,6 +53,7 @@ struct hd__server {
     char at[300];  /* "node1:29400", for messages */
     uint16_t port;
     _Atomic int stop;
+    _Atomic int32_t come;            /* ranks that have connected */
     _Atomic int32_t gone;            /* ranks that left or died */
     _Atomic int32_t said, exit_code; /* those that left with an exit code; the highest */
     pthread_t thread;

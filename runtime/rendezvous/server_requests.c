@@ -210,6 +210,7 @@ static void on_proof(struct hd__server *s, struct server_conn *c, const struct h
     s->conn_of[rank] = c;
     c->in_room = WIRE_SEALED_MAX;
     s->rank_state[rank] = HD__RANK_CONNECTED;
+    atomic_fetch_add(&s->come, 1);
     if (s->options.members)
         atomic_fetch_add(&s->visits[rank], 1);
     if (s->discovery >= 0 && !memchr(s->rank_state, HD__RANK_ABSENT, (size_t)size)) {

@@ -62,6 +62,8 @@ int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
 /* Stops the server, when it has read all that came. Have all ranks left in order, and said by which exit codes? Then
  * the highest, else -1. */
 int32_t hd__server_exit_code(struct hd__server *server);
+/* [any-thread] Has every rank connected? Not of members. */
+int hd__server_is_complete(const struct hd__server *server);
 /* [any-thread] Of members: counts how often one has come and gone; odd: it is here. */
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank);
 /* [any-thread] Ends the job as if this rank had died by `cause`, unless it has ended. */

@@ -357,9 +357,9 @@ int hd__launch_agents_run(const struct hd__launch_agents *agents)
     g.round.env.copies = g.tally.copies.at;
     g.out.lost = hd__alloc(all * sizeof *g.out.lost);
     g.out.ended = hd__alloc((size_t)agents->ranks * sizeof *g.out.ended);
+    hd__launch_block_signals(&g.round.signals); /* a notice may be there already */
     if (agents->notice_file || agents->notice_command)
         notice = hd__launch_notice_start(agents->notice_file, agents->notice_command, agents->notice_every);
-    hd__launch_block_signals(&g.round.signals);
     signal(SIGPIPE, SIG_IGN);
     code = agents->nodes->node ? follow(&g) : hd__agent_run_lead(&g);
     hd__store_close(g.store);

@@ -113,6 +113,17 @@ static void kill_stopped(const struct hd__launch_round *r, struct child *childre
         }
 }
 
+/* A rank that a signal of its own ended before all had met: the others would wait for it. */
+static void end_unmet(const struct hd__launch_round *r, const struct child *children, struct hd__server *server)
+{
+    char cause[64];
+    for (int32_t i = 0; i < r->n && !hd__server_is_complete(server); i++)
+        if (!children[i].running && children[i].exit_code == 3) {
+            snprintf(cause, sizeof cause, "rank %d was stopped before all ranks had met", r->first + i);
+            hd__server_end(server, r->first + i, cause);
+        }
+}
+
 int hd__launch_asks_to_stop(int sig)
 {
     int found = 0;
@@ -175,6 +186,8 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
         busy = busy_until(r->env.progress, hd_slept(looked, LONGEST_LOOK, now));
         if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
             first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
+        if (server && (!*stopped || r->env.size > r->n))
+            end_unmet(r, children, server);
         kill_stopped(r, children, server, now - (first.code && first.code != 3 ? 0 : r->dead_after));
         if (first.code && first.code != 3 && !killed && now > HD__MAX(first.since + GRACE_SECONDS, busy)) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");

@@ -502,6 +502,8 @@ START_TEST(notice)
     curve_wait("spot", 5);
     write_file("spot-notice", "");
     expect_saved(c, "spot", "launch.notice: spot-notice is there: the job saves and ends");
+    /* Rank 0 may be gone before the other has met it, which then does not wait for comm.timeout. */
+    expect_code(command_run("train llama.yaml mesh.dp=2 job.name=early launch.notice={\"file\":\"spot-notice\"}"), 3);
     c = command_start(NULL, "train " ENDLESS "job.name=asked checkpoint={} "
                             "launch.notice={\"command\":\"test\t-e\tasked-notice\",\"every\":\"10ms\"}");
     curve_wait("asked", 5);
