@@ -381,6 +381,39 @@ static double number_in(const char *json, const char *key)
 }
 
 /* Evaluation alone computes what the run logged; so do the exported weights, as a model of their own. */
+/* The disk is full before the steps are: what is there of `keep` makes room. */
+START_TEST(little_room)
+{
+#if SANITIZED
+    printf("skipped: a sanitizer has to be loaded first\n");
+#else
+    static const struct {
+        const char *bytes, *words, *says;
+    } rows[] = {
+        {"100000", "--dry-run", "warning: command line: checkpoint.dir: a checkpoint takes "},
+        {"5000000", "--dry-run", "warning: command line: checkpoint.dir: 4 more checkpoints of "},
+        {"5000000", "--dry-run job.steps=2", NULL},
+        {"100000", "", "warning: command line: checkpoint.dir: a checkpoint takes "},
+        {"5000000", "job.steps=40 --dry-run", NULL},
+        {"100000", "job.steps=40 --dry-run", "warning: command line: checkpoint.dir: a checkpoint takes "},
+        {"100000", "--dry-run", NULL}, /* nothing is left to train */
+    };
+    char environment[128];
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        snprintf(environment, sizeof environment, "LD_PRELOAD=" ASYNC "/small_disk.so HEDDLE_TEST_DISK=%s",
+                 rows[i].bytes);
+        struct command *c = command_run_env(environment,
+                                            "train llama.yaml job.name=room checkpoint.dir=room "
+                                            "checkpoint.every=1 %s",
+                                            rows[i].words);
+        expect_code(c, 0);
+        ck_assert_msg(rows[i].says ? strstr(c->err, rows[i].says) != NULL : !strstr(c->err, "checkpoint.dir: "),
+                      "row %zu:\n%s", i, c->err);
+    }
+#endif
+}
+END_TEST
+
 START_TEST(evaluate_and_export)
 {
 #define HELD_OUT "data.val_fraction=0.1 eval.every=20 eval.batches=4 "
@@ -952,6 +985,7 @@ int main(void)
                                         {"only torn", only_torn, 1},
                                         {"damaged newest", damaged_newest, 1},
                                         {"nowhere to save", nowhere_to_save, 1},
+                                        {"little room", little_room, 1},
                                         {"evaluate and export", evaluate_and_export, 1},
                                         {"evaluated otherwise", evaluated_otherwise, 1},
                                         {"better than the newest", better_than_the_newest, 1},

@@ -41,6 +41,12 @@ struct hd__train_checkpointer {
 /* Refuses a folder with checkpoints that the job does not go on from. */
 int32_t hd__checkpointer_check_others(struct hd__train_checkpointer *k, struct hd_error *err);
 
+/* ---- space.c */
+
+/* Warns where the checkpoints that are to come after `step` do not fit on the disk: the folder has `here` of this run.
+ * Only of local folders. Not collective. */
+void hd__checkpointer_warn_space(const struct hd__train_checkpointer *k, int64_t step, int64_t here);
+
 /* ---- load.c. `weights` as in hd__train_checkpointer_load. */
 
 static inline int hd__checkpointer_is_damage(int32_t code)

@@ -117,6 +117,8 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
     else if (here && !others && *k->loaded.run)
         memcpy(run, k->fell_back && *k->damaged_run ? k->damaged_run : k->loaded.run, HD__RUN_ID);
     memcpy(k->run, run, HD__RUN_ID);
+    if (!rc && !k->only_run)
+        hd__checkpointer_warn_space(k, (int64_t)k->loaded.step, here ? (int64_t)n - others : 0);
     if (!rc && k->n_aside && !k->ops->move)
         rc = hd_fail(err, HD_E_UNSUPPORTED,
                      "%s has checkpoints of another run, and ckpt-%s cannot move them: take another job.name", k->dir,

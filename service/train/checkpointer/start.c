@@ -111,6 +111,8 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step
     struct hd__train_session s = {.compiled = c};
     struct hd__train_checkpointer k = {.s = &s, .dir = job->checkpoint_dir};
     const char *name = NULL;
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
     if (!c->checkpoint_choice.component)
         return HD_OK;
     int named = names_checkpoint(job);
@@ -132,6 +134,12 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step
     if (!rc && !strcmp(job->resume, "auto"))
         rc = look_for_newest(&k, err);
     *step = (int64_t)k.loaded.step;
+    if (!rc && !strcmp(job->resume, "auto"))
+        rc = hd__ckpt_list_steps(&k.store, &steps, &n, NULL, err);
+    k.dir = job->checkpoint_dir;
+    if (!rc)
+        hd__checkpointer_warn_space(&k, *step, n);
+    free(steps);
     k.ops->close(k.ckpt);
     return rc;
 }
