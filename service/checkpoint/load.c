@@ -113,6 +113,20 @@ int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struc
 
 /* ---- opening */
 
+/* A folder that was renamed, or is a copy of the one whose name it would have. */
+static int32_t refuse_renamed(const struct hd__ckpt *c, struct hd_error *err)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    char own[32];
+    uint64_t bytes;
+    hd__ckpt_step_name(c->step, own);
+    int taken = !c->store.ops->size(c->store.ckpt, own, HD__CKPT_INDEX, &bytes, &unused);
+    return hd_fail(err, HD_E_INVALID, "checkpoint %s is of step %" PRIu64 ": %s %s", c->name, c->step,
+                   taken ? "remove it, or move it to another folder: that step has a checkpoint of its own,"
+                         : "give it its name back,",
+                   own);
+}
+
 int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **out, struct hd_error *err)
 {
     uint64_t bytes = 0;
@@ -132,8 +146,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
         rc = hd__ckpt_index_parse(c, text, bytes, err);
     if (!rc && !strncmp(name, "step-", 5) && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5) &&
         strtoull(name + 5, NULL, 10) != c->step)
-        rc = hd_fail(err, HD_E_INVALID, "checkpoint %s is of step %" PRIu64 ": give it its name back, step-%08" PRIu64,
-                     name, c->step, c->step);
+        rc = refuse_renamed(c, err);
     free(text);
     if (rc) {
         hd__ckpt_close(c);

@@ -417,6 +417,12 @@ START_TEST(after_its_end)
          "32 on"},
         {2, "ckpt ls runs", "runs is a folder of runs: name one of them, as runs/"},
         {2, "ckpt prune llama.yaml " ENDED "checkpoint.keep=0", "checkpoint.keep is 0, which keeps all: say how many"},
+        {0, "train llama.yaml job.name=branch checkpoint.resume=runs/ended/checkpoints/step-00000004 job.steps=6",
+         "resuming from step 4 of runs/ended/checkpoints"},
+        {0, "train llama.yaml job.name=branch checkpoint.resume=runs/ended/checkpoints/step-00000004 job.steps=6",
+         "warning: command line: checkpoint.resume is runs/ended/checkpoints/step-00000004: runs/branch/checkpoints: "
+         "1 checkpoint of another run moved to runs/branch/checkpoints.1, and training begins at step 4; auto would "
+         "have gone on from it"},
         {0, "train llama.yaml " ENDED "job.steps=10 checkpoint.resume=overwrite",
          "checkpoint.resume is overwrite: runs/ended/checkpoints: 2 checkpoints of another run moved to "
          "runs/ended/checkpoints.1, and training begins at step 0; auto would have gone on from them"},
@@ -433,6 +439,11 @@ START_TEST(after_its_end)
     run_says(2, "checkpoint step-00000100 is of step 10: give it its name back, step-00000010",
              "train llama.yaml " ENDED "job.steps=12");
     expect_says(command_run("ckpt ls llama.yaml " ENDED), "step-00000100 is of step 10");
+    ck_assert_int_eq(system("cp -r runs/ended/checkpoints/step-00000100 runs/ended/checkpoints/step-00000010"), 0);
+    run_says(2,
+             "checkpoint step-00000100 is of step 10: remove it, or move it to another folder: that step has a "
+             "checkpoint of its own, step-00000010",
+             "train llama.yaml " ENDED "job.steps=12");
     struct command *c = command_run("train llama.yaml job.name=unsaved job.steps=8 metrics.trace=t.json");
     ck_assert_msg(strstr(c->out, "\nnothing is saved: the job has no checkpoint section\n"), "it said: %s", c->out);
     run_says(0, "metrics.trace: t.json is there and is replaced: name another file to keep it",

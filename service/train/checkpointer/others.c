@@ -126,6 +126,23 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
     return rc ? rc : tell_aside(k, 0, err);
 }
 
+/* The same command again would train them once more: auto alone goes on from them. */
+static void say_aside(const struct hd__train_checkpointer *k, const char *folder)
+{
+    struct hd__job *job = k->s->compiled->job;
+    int over = strcmp(job->resume, "auto") && !strcmp(k->aside_are, "of another run");
+    const char *why =
+        over ? hd__arena_format(&job->arena, "%s: checkpoint.resume is %s: ", hd__job_where(job, "checkpoint.resume"),
+                                job->resume)
+             : "";
+    const char *then =
+        over ? hd__arena_format(&job->arena, ", and training begins at step %llu; auto would have gone on from %s",
+                                (unsigned long long)k->loaded.step, k->n_aside > 1 ? "them" : "it")
+             : "";
+    hd__log(over ? HD_LOG_WARN : HD_LOG_INFO, NULL, "%s%s: %u checkpoint%s %s moved to %s%s", why, k->dir, k->n_aside,
+            k->n_aside > 1 ? "s" : "", k->aside_are, folder, then);
+}
+
 /* Oldest first: if it is interrupted, the newest are still there. */
 int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struct hd_error *err)
 {
@@ -137,14 +154,8 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *k, struc
         rc = k->ops->move(k->ckpt, name, folder, err);
         rc = rc ? rc : tell_aside(k, i + 1, err);
     }
-    int over = !strcmp(k->s->compiled->job->resume, "overwrite") && !k->loaded.dir;
     if (!rc && k->n_aside)
-        hd__log(over ? HD_LOG_WARN : HD_LOG_INFO, NULL, "%s%s: %u checkpoint%s %s moved to %s%s",
-                over ? hd__arena_format(&k->s->compiled->job->arena, "%s: checkpoint.resume is overwrite: ",
-                                        hd__job_where(k->s->compiled->job, "checkpoint.resume"))
-                     : "",
-                k->dir, k->n_aside, k->n_aside > 1 ? "s" : "", k->aside_are, folder,
-                over ? ", and training begins at step 0; auto would have gone on from them" : "");
+        say_aside(k, folder);
     return rc;
 }
 
