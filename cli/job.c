@@ -53,6 +53,31 @@ int hd__cli_parse_per_machine(const struct hd__command *command, const char *tex
     return HD__EXIT_DONE;
 }
 
+int hd__cli_check_batch(const struct hd__command *command, const struct hd__cli_job_arguments *arguments,
+                        const struct hd__compiled *c)
+{
+    struct hd__job *job = c->job;
+    struct hd_error err = HD_ERROR_INIT;
+    if (!c->checkpoint_choice.component)
+        return hd__cli_usage_error(command,
+                                   "%s has no checkpoint section, so there is nothing to go on from: add "
+                                   "`checkpoint: {}`",
+                                   arguments->file);
+    if (!strcmp(job->resume, "auto"))
+        return HD__EXIT_DONE;
+    int never = !strcmp(job->resume, "never"), over = !strcmp(job->resume, "overwrite");
+    hd__job_fail(job, "checkpoint.resume", &err,
+                 "checkpoint.resume is %s, and what is printed starts the job again after whatever ends it: %s: leave "
+                 "it out%s",
+                 job->resume, never ? "the second start would be refused" : "each start would begin there anew",
+                 never || over ? ""
+                               : hd__arena_format(&job->arena,
+                                                  ", and copy that checkpoint to %s, where auto goes on "
+                                                  "from it",
+                                                  job->checkpoint_dir));
+    return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+}
+
 /* Does a group along these axes lie on several machines? */
 static int spans_machines(const struct hd__mesh *mesh, uint32_t axes, int32_t per_machine)
 {

@@ -81,6 +81,10 @@ void hd__cli_unload_job(struct hd__cli_job *loaded);
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */
 int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n);
 
+/* Refuses a job that its script could not go on with: `command` is started again after whatever ends it. */
+int hd__cli_check_batch(const struct hd__command *command, const struct hd__cli_job_arguments *arguments,
+                        const struct hd__compiled *c);
+
 /* Refuses a transport between machines of so many ranks each that stays inside one. */
 int hd__cli_check_transports(const struct hd__compiled *c, int32_t per_machine);
 /* Refuses a job that does not fit so many machines with so many ranks each: its mesh, batch, or transports. It is left

@@ -273,7 +273,7 @@ static int is_output(const char *key)
 
 static int is_input(const char *key)
 {
-    static const char *const keys[] = {"data.tokenizer", "model.from", "checkpoint.resume", "comm.tune"};
+    static const char *const keys[] = {"data.tokenizer", "model.from", "comm.tune"};
     return is_among(key, keys, HD__COUNT(keys));
 }
 
@@ -320,11 +320,8 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
 /* Does the job fit these pods? */
 static int check_job(struct k8s_request *r, const struct hd__cli_job_arguments *arguments, const struct hd__compiled *c)
 {
-    if (!c->checkpoint_choice.component)
-        return hd__cli_usage_error(&hd__command_k8s,
-                                   "%s has no checkpoint section, so there is nothing to go on from: add "
-                                   "`checkpoint: {}`",
-                                   arguments->file);
+    if (hd__cli_check_batch(&hd__command_k8s, arguments, c))
+        return HD__EXIT_REFUSED;
     if (arguments->file[0] == '/' || !is_in_volume(r, arguments->file))
         return hd__cli_usage_error(&hd__command_k8s, "%s: name the job as the pods see it, below --folder",
                                    arguments->file);

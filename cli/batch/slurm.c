@@ -44,6 +44,7 @@ static void add_command(struct hd__text *out, const struct hd__cli_job_arguments
 static void add_directives(struct hd__text *out, const struct slurm_request *r, const struct hd__compiled *c)
 {
     const struct hd__job *job = c->job;
+    const struct hd__job_value *threads = hd__job_value_get(job, "device.threads"); /* of device cpu */
     int64_t minutes = (int64_t)(job->launch_time_limit / 60);
     hd__text_add(out,
                  "#SBATCH --job-name=%s\n#SBATCH --output=%s-%%j.log\n#SBATCH --open-mode=append\n"
@@ -54,6 +55,8 @@ static void add_directives(struct hd__text *out, const struct slurm_request *r, 
     hd__text_add(out, "\n#SBATCH --ntasks-per-node=%d\n", r->each);
     if (strcmp(c->device_choice.component->name, "cpu") != 0)
         hd__text_add(out, "#SBATCH --gpus-per-node=%d\n", r->each);
+    if (threads && json_integer_value(threads->json) > 0)
+        hd__text_add(out, "#SBATCH --cpus-per-task=%lld\n", (long long)json_integer_value(threads->json));
     if (minutes)
         hd__text_add(out, "#SBATCH --time=%lld\n", (long long)minutes);
     hd__text_add(out,
@@ -138,6 +141,35 @@ static int check_margin(const struct slurm_request *r, struct hd__job *job)
     return hd__cli_print_error(&err, HD__EXIT_REFUSED);
 }
 
+/* Ranks refuse another number of machines than launch.nodes allows. */
+static int check_nodes(const struct slurm_request *r, const struct hd__job *job)
+{
+    const struct hd__job_value *nodes = hd__job_value_get(job, "launch.nodes");
+    int said = nodes && strcmp(nodes->origin, "default") != 0;
+    if (!r->nodes || !said || (r->min >= job->nodes_min && r->max <= job->nodes_max))
+        return HD__EXIT_DONE;
+    return hd__cli_usage_error(&hd__command_slurm, "--nodes %s: launch.nodes is %s: make them equal, or leave one out",
+                               r->nodes, job->launch_nodes);
+}
+
+/* Folders that each machine has for itself. */
+static void warn_folder(struct hd__job *job)
+{
+    static const char *const own[] = {"/tmp/", "/var/tmp/", "/dev/shm/"};
+    const char *dir = job->checkpoint_dir, *where = hd__job_where(job, "checkpoint.dir");
+    for (size_t i = 0; i < HD__COUNT(own); i++)
+        if (!strncmp(dir, own[i], strlen(own[i])))
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: checkpoint.dir: %s is each machine's own as a rule, and is emptied: a start on other machines "
+                    "would not find it: name a folder that all of them see",
+                    where, dir);
+    if (strchr(dir, '%'))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: checkpoint.dir: %s: Slurm replaces %% in its own options alone, and all starts need one folder: "
+                "leave it out",
+                where, dir);
+}
+
 /* Slurm may give any number from the least to the most; a job that searches finds a mesh for each. */
 static int check_machines(const struct slurm_request *r, const struct hd__cli_job_arguments *arguments, int searches,
                           struct hd__cli_job *all)
@@ -166,11 +198,8 @@ static int run(int argc, char **argv)
         code = hd__cli_load_job(&arguments, 0, &loaded);
     if (!code)
         code = hd__cli_parse_per_machine(&hd__command_slurm, r.per_machine, loaded.compiled->mesh.ranks, &r.each);
-    if (!code && !loaded.compiled->checkpoint_choice.component)
-        code = hd__cli_usage_error(&hd__command_slurm,
-                                   "%s has no checkpoint section, so there is nothing to go on from: "
-                                   "add `checkpoint: {}`",
-                                   arguments.file);
+    if (!code)
+        code = hd__cli_check_batch(&hd__command_slurm, &arguments, loaded.compiled);
     if (!code && loaded.job->launch_rendezvous)
         code = hd__cli_usage_error(&hd__command_slurm,
                                    "launch.rendezvous is %s, and the script has its ranks meet on the first machine: "
@@ -178,6 +207,8 @@ static int run(int argc, char **argv)
                                    loaded.job->launch_rendezvous);
     if (!code)
         code = check_margin(&r, loaded.job);
+    if (!code)
+        code = check_nodes(&r, loaded.job);
     if (!code && !r.each)
         r.each = loaded.compiled->mesh.ranks / loaded.job->nodes_max;
     if (!code && !r.nodes) {
@@ -187,6 +218,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = check_machines(&r, &arguments, loaded.chosen != NULL, &all);
     if (!code) {
+        warn_folder(loaded.job);
         hd__cli_print_warnings(&arguments, &all);
         print_script(&arguments, &r, loaded.compiled);
     }

@@ -133,6 +133,17 @@ with open("none.yaml", "w", encoding="utf-8") as f:
     f.write(JOB.replace("checkpoint: {}\n", ""))
 for command in ("slurm", "k8s"):
     refused("none.yaml has no checkpoint section", command, "none.yaml")
+    for resume, says in (("overwrite", "each start would begin there anew: leave it out"), ("never", "the second start would be refused"),
+                         ("a/step-00000004", "leave it out, and copy that checkpoint to runs/My_job.7/checkpoints, where auto goes on from it")):
+        refused(f"command line: checkpoint.resume is {resume}, and what is printed starts the job again after whatever ends it: ",
+                command, "job.yaml", f"checkpoint.resume={resume}")
+        refused(says, command, "job.yaml", f"checkpoint.resume={resume}")
+expect("#SBATCH --cpus-per-task=8\n" in run("slurm", "job.yaml", "device.threads=8").stdout, "device.threads is not told to Slurm")
+refused("--nodes 3: launch.nodes is 2: make them equal", "slurm", "job.yaml", APART, "launch.nodes=2", "--nodes", "3")
+for folder in ("/tmp/x", "/var/tmp/x", "/dev/shm/x"):
+    said = run("slurm", "job.yaml", f"checkpoint.dir={folder}").stderr
+    expect(f"checkpoint.dir: {folder} is each machine's own as a rule" in said, said)
+expect("checkpoint.dir: ck-%j: Slurm replaces % in its own options alone" in run("slurm", "job.yaml", "checkpoint.dir=ck-%j").stderr, "ck-%j")
 
 # ---- k8s
 
@@ -167,7 +178,7 @@ for words in (["checkpoint.dir=/work/runs"], ["checkpoint.dir=a/../b/./c"], ["ch
               ["metrics.jsonl=/dev/stdout"], ["checkpoint.dir=/x", "--folder", "/x"]):
     said = run("k8s", "job.yaml", *words).stderr
     expect("volume" not in said, said)
-for key in ("data.train", "data.test", "data.tokenizer", "checkpoint.resume"):
+for key in ("data.train", "data.test", "data.tokenizer"):
     said = run("k8s", "job.yaml", f"{key}=/abs/file").stderr
     expect(f"{key}: /abs/file is not in the volume" in said, said)
 said = run("k8s", "job.yaml", "data.cache=/x/tokens").stderr
