@@ -29,6 +29,26 @@ static int32_t choose_threads(const struct cpu_settings *settings, const struct 
     return share > 0 ? share : 1;
 }
 
+/* With too many they take turns; a rank that heddle binds to its share of the cores may use no others. */
+static void warn_threads(const struct hd_device *d, int32_t ranks)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int32_t allowed = allowed_cores();
+    ranks = ranks > 0 ? ranks : 1;
+    if (cores > 0 && (long)d->threads * ranks > cores)
+        d->host->log(HD_LOG_WARN, "device-cpu",
+                     ranks > 1 ? "device.threads: %d threads share the %ld cores of this machine, %d of each of its %d "
+                                 "ranks: leave it out for an equal share of the cores"
+                               : "device.threads: %d threads share the %ld cores of this machine: lower it, or leave "
+                                 "it out for all cores",
+                     d->threads * ranks, cores, d->threads, ranks);
+    else if (d->settings->threads > allowed)
+        d->host->log(HD_LOG_WARN, "device-cpu",
+                     "device.threads: %d threads share the %d core%s that this process may use (taskset or "
+                     "--cpus-per-task leave it no more): lower it, or leave it out for an equal share of them",
+                     d->threads, allowed, allowed > 1 ? "s" : "");
+}
+
 static int32_t open_device(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
                            struct hd_device **device, struct hd_error *err)
 {
@@ -47,15 +67,8 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     d->settings = given;
     d->has_isa = has_isa;
     d->threads = choose_threads(d->settings, place);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t ranks = place && place->local_ranks > 0 && given->threads > 1 ? place->local_ranks : 1;
-    if (cores > 0 && (long)d->threads * ranks > cores && !(place && place->local_rank))
-        host->log(HD_LOG_WARN, "device-cpu",
-                  ranks > 1 ? "device.threads: %d threads share the %ld cores of this machine, %d of each of its %d "
-                              "ranks: leave it out for an equal share of the cores"
-                            : "device.threads: %d threads share the %ld cores of this machine: lower it, or leave it "
-                              "out for all cores",
-                  d->threads * ranks, cores, d->threads, ranks);
+    if (!(place && place->local_rank))
+        warn_threads(d, place && given->threads > 1 ? place->local_ranks : 1);
     host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels, %s", d->threads,
               given->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast", cpu_isa_name(cpu_isa()));
     if (given->isa != CPU_ISA_AUTO && given->kernels != CPU_KERNELS_REFERENCE && !(place && place->local_rank))

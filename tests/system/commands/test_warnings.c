@@ -577,6 +577,17 @@ static struct command *on_cores(const char *environment, int ranks)
     return c;
 }
 
+static void take_one_core(cpu_set_t *own)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof *own, own), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+        if (CPU_ISSET(cpu, own))
+            CPU_SET(cpu, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
 START_TEST(more_ranks_than_cores)
 {
     int cores = hd__cpu_count(), all = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -584,13 +595,8 @@ START_TEST(more_ranks_than_cores)
                 keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s %s", cores + 1,
                                 cores, cores > 1 ? "s" : "", cores < all ? "that this process" : "of this machine")));
     ck_assert_ptr_null(strstr(on_cores(NULL, cores)->err, "take turns"));
-    cpu_set_t own, one;
-    CPU_ZERO(&one);
-    ck_assert_int_eq(sched_getaffinity(0, sizeof own, &own), 0);
-    for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
-        if (CPU_ISSET(cpu, &own))
-            CPU_SET(cpu, &one);
-    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    cpu_set_t own;
+    take_one_core(&own);
     if (all > 1)
         expect_says(on_cores(NULL, 2), "2 ranks share the 1 core that this process may use (taskset or --cpus-per-task "
                                        "leave it no more), and take turns: start at most 1 here");
@@ -617,6 +623,12 @@ START_TEST(more_threads_than_cores)
     const char *first = strstr(c->err, want);
     ck_assert_msg(c->code == 0 && first && !strstr(first + 1, want), "exit code %d; it said:\n%s", c->code, c->err);
     free(want);
+    cpu_set_t own;
+    take_one_core(&own);
+    c = command_run("train llama.yaml job.steps=1 job.name=bound launch.ranks=1 device.threads=2");
+    if (cores > 1)
+        expect_says(c, "device.threads: 2 threads share the 1 core that this process may use (taskset or ");
+    ck_assert_int_eq(sched_setaffinity(0, sizeof own, &own), 0);
 }
 END_TEST
 
