@@ -26,6 +26,7 @@ struct hd_hook {
     const struct hd_hook_place *place;
     const struct settings *settings;
     uint64_t next; /* number of the next operation with a fault */
+    uint64_t last; /* number of the last operation */
 };
 
 static const struct hd_option options[] = {
@@ -251,6 +252,13 @@ static void faults_close(struct hd_hook *h)
 
 static void faults_leave(struct hd_hook *h)
 {
+    const struct settings *s = h->settings;
+    if (s->when == OPERATION && s->rank == h->place->world->rank && h->next == (uint64_t)s->at)
+        h->host->log(HD_LOG_WARN, "faults",
+                     "rank %lld: no %s was injected: comm-%s had %llu operations here, and none from number %lld on "
+                     "that it applies to",
+                     (long long)s->rank, kind_names[s->kind], h->place->transport, (unsigned long long)h->last,
+                     (long long)s->at);
     inject_at(h, CLOSING, "closing", NULL);
 }
 
@@ -260,6 +268,7 @@ static int32_t faults_begin(struct hd_hook *h, struct hd_hook_op *op, struct hd_
     const char *name = hd_hook_coll_name(op->call->coll);
     int32_t rank = h->place->world->rank;
     char what[192];
+    h->last = op->number;
     if (s->when != OPERATION || s->rank != rank || op->number < h->next || !applies_to(h, op, s->kind))
         return HD_OK;
     h->next = s->every ? op->number + (uint64_t)s->every : UINT64_MAX;
