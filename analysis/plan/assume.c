@@ -61,7 +61,7 @@ static const struct hd_option settings[] = {
      .help = "of a rank in equal parts of the ranks, in their order: 80GB:40GB"},
 };
 
-static const struct hd_option speed_of_part = {.name = "speeds", .type = HD_OPT_FLOAT, .min = 0.01, .max = 100},
+static const struct hd_option speed_of_part = {.name = "speeds", .type = HD_OPT_FLOAT, .min = 0.01, .max = 10},
                               memory_of_part = {.name = "memory", .type = HD_OPT_SIZE, .min = 1e6, .max = 1e18};
 
 static int32_t parse_one(const char *item, size_t n, struct hd__assume_words *words, struct hd__arena *arena,

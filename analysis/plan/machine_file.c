@@ -48,7 +48,7 @@ static const struct hd_option machine_keys[] = {
     RATE("price", price, 0, 1e30, "dollars a rank and hour"),
     RATE("spot_price", spot_price, 0, 1e30, "dollars a rank and hour of a spot instance"),
     SHARE("spot_share", spot_share, "of the rank-hours are spot"),
-    RATE("power", power, 0, 1e30, "watts a rank"),
+    RATE("power", power, 1, 1e30, "watts a rank"),
     ROW("mtbf", DURATION, hd__machine, mtbf, 3600, 1e12, "seconds between failures of a rank"),
 };
 
@@ -169,6 +169,8 @@ static int32_t parse(const char *text, size_t bytes, struct hd__machine *m, stru
         rc = read_instructions(root, m, err);
     if (!rc && ((m->spot_share > 0) != (m->spot_price > 0) || (m->spot_share > 0 && m->price <= 0)))
         rc = hd_fail(err, HD_E_INVALID, "%s: spot_share, spot_price and price are wanted together", m->path);
+    if (!rc && m->spot_price > m->price)
+        rc = hd_fail(err, HD_E_INVALID, "%s: spot_price is above price: they are dollars a rank and hour", m->path);
     m->price += m->spot_share * (m->spot_price - m->price);
     if (!rc && (!m->name || !m->device || m->memory <= 0 || m->bandwidth <= 0 || m->peak_fp32 <= 0))
         rc = hd_fail(err, HD_E_INVALID, "%s: name, device, memory, bandwidth and peak_fp32 are needed", m->path);

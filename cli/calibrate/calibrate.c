@@ -317,7 +317,8 @@ static void add_machine(const struct calibration *c, double memory, struct hd__t
     hd__text_add(out, "%s: %.0f\nattention: %.3f\nattention_grad: %.3f\n", on_host(c) ? "half" : "units",
                  on_host(c) ? m->half : m->units, HD__MIN(HD__MAX(m->attention, 0.01), 1),
                  HD__MIN(HD__MAX(m->attention_grad, 0.01), 1));
-    hd__text_add(out, "levels:\n  - {name: %s, bandwidth: %.4g, latency: %.3g}\n", c->comm_name,
+    /* No further than was measured: more ranks share this machine's cores and memory, or are on others. */
+    hd__text_add(out, "levels:\n  - {name: %s, ranks: %u, bandwidth: %.4g, latency: %.3g}\n", c->comm_name, c->ranks,
                  HD__MAX(c->busbw * 1e9, 1e6), c->small_us * 1e-6 / (2 * (bench_ranks(c) - 1)));
 }
 

@@ -552,6 +552,8 @@ static void warn_idle(const struct hd__assume *a, const struct hd__job *job)
         hd__log(HD_LOG_WARN, NULL, "--assume: %s has no effect: mesh.tp is 1", idle);
     if (a->blocking_dp && job->ranks == job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_PP])
         hd__log(HD_LOG_WARN, NULL, "--assume: dp_overlap has no effect: mesh.dp is 1");
+    if (a->whole_recompute && job->recompute <= HD__RECOMPUTE_SELECTIVE)
+        hd__log(HD_LOG_WARN, NULL, "--assume: whole_recompute has no effect: the job recomputes no whole blocks");
 }
 
 static int run(int argc, char **argv)

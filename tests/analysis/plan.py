@@ -302,6 +302,8 @@ def calibration():
           and any("rmsnorm" in row for row in rows) and not any("all_reduce" in row for row in rows), done.stdout)
     p = plan("mesh.dp=2", "precision.compute=fp32", "precision.grad=fp32", machine="here.yaml")
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
+    done = run("--ranks", "4", "--machine", "here.yaml")
+    check("no further than was measured", done.returncode == 2 and "4 ranks: here.yaml has no level beyond 2 of shm" in done.stderr, done)
     for words, says in [(["--ranks", "0"], "--ranks 0"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
                         (["--device", "nix"], "no plugin device-nix"), (["--comm", "nix"], "no plugin comm-nix")]:
         done = subprocess.run([HEDDLE, "calibrate", *words], capture_output=True, text=True)
@@ -357,6 +359,7 @@ def refusals():
         (["--assume", "stage_f=0.02"], "beside stage_b, which is missing"),
         (["--assume", "stage_f=-1"], "stage_f: "),
         (["--assume", "speeds=1:0"], "speeds: '0': "),
+        (["--assume", "speeds=50:100"], "speeds: '50': "),
         (["--assume", "speeds=1:"], "speeds: '': "),
         (["--assume", "speeds=1:1:1", "mesh.dp=2"], "speeds: 3 numbers for 2 ranks"),
         (["--assume", "memory=80GB:x"], "memory: 'x': "),
@@ -418,6 +421,7 @@ def refusals():
                        ("levels: [{bandwidth: 450e9, latency: 1.9}]\n", "latency: 1.9 is out of range: 0 to 0.1 (seconds)"),
                        ("kernel: 3\n" + FREE, "kernel: 3 is out of range: 0 to 0.1 (seconds)"), ("collective: 10\n" + FREE, "collective: 10 is out of range: 0 to 0.1 (seconds)"), ("peak_16: 989.4\n" + FREE, "(FLOPs a second of bf16 and fp16)"),
                        ("spot_share: 0.5\n" + FREE, "spot_share, spot_price and price are wanted together"),
+                       ("price: 2\nspot_price: 50\nspot_share: 0.5\n" + FREE, "spot_price is above price"), ("power: 0.7\n" + FREE, "power: 0.7 is too small: at least 1 (watts a rank)"),
                        ("mtbf: 8060\n" + FREE, "m.yaml:6:7: mtbf: 8060 has no unit: write 8060h"), ("mtbf: 8s\n" + FREE, "(seconds between failures of a rank)"),
                        (FREE + "instructions: {op: einsum}\n", "instructions is a list of {op, fp32, 16}"),
                        (FREE + "instructions: [einsum]\n", "an instruction is {op, fp32, 16}"),
