@@ -188,6 +188,25 @@ static void warn_threads(const struct hd__job *job, int32_t local_ranks)
                 omp, share);
 }
 
+/* Ends that a job would come to later. */
+static void warn_ends(struct hd__job *job)
+{
+    const char *file = job->notice_file, *slash = file ? strrchr(file, '/') : NULL;
+    long long limit = hd__launch_processor_limit();
+    if (file && !access(file, F_OK))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: launch.notice: %s is already there, so the job would save and end at once: remove it",
+                hd__job_where(job, "launch.notice"), file);
+    else if (slash && access(hd__arena_format(&job->arena, "%.*s/", (int)(slash - file), file), F_OK))
+        hd__log(HD_LOG_WARN, NULL, "%s: launch.notice: %s: its folder is not there, so the notice may never come",
+                hd__job_where(job, "launch.notice"), file);
+    if (limit)
+        hd__log(HD_LOG_WARN, NULL,
+                "a process may use %lld s of processor time here (ulimit -t), and the kernel then kills it: `ulimit -t "
+                "unlimited`, or have the limit raised",
+                limit);
+}
+
 /* Before any process starts: whether the data is there, the plan fits, and all that will be opened can be. */
 static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__launch_env *env, int32_t local_ranks)
 {
@@ -206,10 +225,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         hd__train_corpus_warn(c, 1);
         hd__train_watch_warn(c->job);
         warn_threads(c->job, local_ranks);
-        if (c->job->notice_file && !access(c->job->notice_file, F_OK))
-            hd__log(HD_LOG_WARN, NULL,
-                    "%s: launch.notice: %s is already there, so the job would save and end at once: remove it",
-                    hd__job_where(c->job, "launch.notice"), c->job->notice_file);
+        warn_ends(c->job);
         if (machine_name && c->job->launch_machine && strcmp(machine_name, c->job->launch_machine))
             hd__log(HD_LOG_WARN, NULL, "%s: launch.machine is %s, and --machine %s counts",
                     hd__job_where(c->job, "launch.machine"), c->job->launch_machine, machine_name);
@@ -274,6 +290,21 @@ static struct hd__launch_policy policy_of(const struct hd__job *job)
                                       .deadline = hd__launch_deadline(job->launch_time_limit)};
 }
 
+/* Another launcher's ranks are on as many machines as it started them on. */
+static int32_t check_machines(struct hd__job *job, const struct hd__launch_env *env, struct hd_error *err)
+{
+    const struct hd__job_value *nodes = hd__job_value_get(job, "launch.nodes");
+    int32_t machines = env->knows_machine ? (env->size + env->local_size - 1) / env->local_size : env->size;
+    if (!nodes || !strcmp(nodes->origin, "default") ||
+        (machines >= job->nodes_min && (machines <= job->nodes_max || !env->knows_machine)))
+        return HD_OK;
+    return hd__job_fail(job, "launch.nodes", err,
+                        "launch.nodes is %s, but variables of a launcher (WORLD_SIZE, LOCAL_WORLD_SIZE or their like) "
+                        "say %d rank%s on %d machine%s: make them equal, or unset the variables where no launcher "
+                        "started this",
+                        job->launch_nodes, env->size, env->size > 1 ? "s" : "", machines, machines > 1 ? "s" : "");
+}
+
 static int start(struct hd__cli_training *t, int argc, char **argv)
 {
     struct hd__cli_job *loaded = &t->loaded;
@@ -283,11 +314,14 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
     int found, code;
     if (hd__cli_detect_launch(loaded, &env, &found))
         return HD__EXIT_REFUSED;
-    if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != env.size)
+    if (found && check_machines(loaded->job, &env, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    int32_t said = loaded->job->nodes_max > 1 ? env.local_size : env.size;
+    if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != said)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: launch.ranks is %" PRId64 ", but variables of a launcher (RANK, WORLD_SIZE or their like) say %d, "
                 "and they count; unset them where no launcher started this",
-                hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, env.size);
+                hd__job_where(loaded->job, "launch.ranks"), loaded->job->launch_ranks, said);
     if (found && env.rank == 0)
         hd__warn_tp_span(loaded->compiled, env.local_size);
     if (!found || (env.local_rank == 0 && !env.launched_by_heddle))

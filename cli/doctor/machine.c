@@ -134,6 +134,16 @@ static void check_files(struct hd__doctor *d)
     free(remedy);
 }
 
+static void check_processor_time(struct hd__doctor *d)
+{
+    int64_t limit = hd__launch_processor_limit();
+    if (limit)
+        hd__doctor_add(d, WARN, "limit", "cpu", "ulimit -t unlimited, or cpu in /etc/security/limits.conf",
+                       "the kernel kills a process after %lld s of processor time", (long long)limit);
+    else
+        hd__doctor_add(d, OK, "limit", "cpu", NULL, "no limit of processor time");
+}
+
 /* The folder is there with the kernel's module, also without a device. */
 static int has_rdma(void)
 {
@@ -196,6 +206,7 @@ void hd__doctor_machine(struct hd__doctor *d)
     check_memory(d);
     check_huge_pages(d);
     check_files(d);
+    check_processor_time(d);
     check_locked(d);
     check_shared_memory(d);
 }

@@ -245,6 +245,10 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},
         {job->nodes_min < job->nodes_max && !job->launch_restarts && !job->checkpoint, "launch.nodes",
          "may lose machines, and there are no checkpoints to go on from: add checkpoint: {every: 30m}"},
+        {job->nodes_min < job->nodes_max && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&
+             !job->checkpoint_peers,
+         "launch.nodes",
+         "may lose machines, and has only the last step's checkpoint to go on from: set checkpoint.every"},
         {job->scale_batch && job->nodes_min == job->nodes_max, "launch.scale_batch",
          "has no effect, because launch.nodes is a fixed number: say MIN:MAX"},
         {job->launch_time_limit <= 0 && !getenv("SLURM_JOB_END_TIME") && margin &&

@@ -475,7 +475,7 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
         return HD_OK;
     if (!env_int(l->local_size, &env->local_size))
         env->local_size = l->local_size ? 0 : slurm_tasks_here();
-    int is_told = env->local_size > 0;
+    int is_told = env->knows_machine = env->local_size > 0;
     if (!is_told)
         env->local_size = env->size;
     int is_numbered = env_int(l->local_rank, &env->local_rank);

@@ -46,6 +46,7 @@ struct hd__launch_env {
     int32_t rank, size, local_rank, local_size;
     struct hd__store_options store;      /* where the rendezvous is; used where size > 1 */
     int32_t serves_rendezvous;           /* this process serves the rendezvous itself (rank 0 under another launcher) */
+    int32_t knows_machine;               /* another launcher said which ranks are on this machine */
     int32_t agents;                      /* each machine has one, which looks for a notice */
     int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
@@ -121,6 +122,9 @@ void hd__launch_setup_rank(const struct hd__launch_env *env);
 
 /* Are there descriptors for so many ranks that connect to this process? A soft limit that is too low is raised. */
 int32_t hd__launch_check_files(int32_t ranks, struct hd_error *err);
+
+/* Seconds of processor time after which the kernel kills a process (ulimit -t); 0: none. */
+int64_t hd__launch_processor_limit(void);
 
 /* How long a server waits for ranks that do not come, which the job says. */
 void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd__reporter *reporter);

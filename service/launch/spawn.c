@@ -391,6 +391,12 @@ int32_t hd__launch_check_files(int32_t ranks, struct hd_error *err)
                    (unsigned long long)HD__MAX(need, 1024));
 }
 
+int64_t hd__launch_processor_limit(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_CPU, &limit) || limit.rlim_cur == RLIM_INFINITY ? 0 : (int64_t)limit.rlim_cur;
+}
+
 int hd__launch_fail_start(const char *what)
 {
     hd__log(HD_LOG_ERROR, NULL, "the ranks cannot be started: %s: %s", what, strerror(errno));

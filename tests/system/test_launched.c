@@ -304,6 +304,16 @@ START_TEST(idle_environment)
     expect_says(c,
                 "command line: launch.ranks is 4, but variables of a launcher (RANK, WORLD_SIZE or their like) say 1, "
                 "and they count");
+#define TWO_MACHINES "train llama.yaml --dry-run launch.ranks=1 launch.nodes="
+    c = command_run_env("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1" AT, TWO_MACHINES "2");
+    expect_code(c, 2);
+    expect_says(c,
+                "command line: launch.nodes is 2, but variables of a launcher (WORLD_SIZE, LOCAL_WORLD_SIZE or their "
+                "like) say 1 rank on 1 machine: make them equal");
+    expect_code(command_run_env("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1" AT, TWO_MACHINES "1:2"), 0);
+    c = command_run_env("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 " TEST_SECRET AT,
+                        TWO_MACHINES "2 comm.use=mpi");
+    ck_assert_msg(!strstr(c->err, "launch.nodes is") && !strstr(c->err, "launch.ranks is"), "it said: %s", c->err);
 }
 END_TEST
 

@@ -81,6 +81,19 @@ START_TEST(few_files)
 }
 END_TEST
 
+/* Of each process, and a job trains for longer. */
+START_TEST(processor_time)
+{
+    struct rlimit limit = {3600, 3600};
+    ck_assert_int_eq(setrlimit(RLIMIT_CPU, &limit), 0);
+    expect_line(command_run("doctor --json"), "limit", "cpu", "warn", "the kernel kills a process after 3600 s of");
+    struct command *c = command_run("train llama.yaml --dry-run");
+    expect_code(c, 0);
+    expect_says(c,
+                "warning: a process may use 3600 s of processor time here (ulimit -t), and the kernel then kills it");
+}
+END_TEST
+
 /* The job's own device and transport, which this machine lacks. */
 START_TEST(absent_plugins)
 {
@@ -306,6 +319,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"lines", lines_and_exit_code, 1},
                                         {"few files", few_files, 1},
+                                        {"processor time", processor_time, 1},
                                         {"absent plug-ins", absent_plugins, 1},
                                         {"a job that does not fit", a_job_that_does_not_fit, 1},
                                         {"rendezvous", rendezvous, 1},
