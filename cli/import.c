@@ -478,12 +478,12 @@ static const struct rule accelerate_keys[] = {
     {"megatron_lm_config", OFF, STRATEGY, "say mesh and {use: 3d} in the job: docs/coming-from.md"},
     {"fp8_config", OFF, PRECISION, "device.fp8, where the device's plugin has it"},
     {"downcast_bf16", ONLY, PRECISION, "no", "precision.compute: bf16 says it"},
-    {"num_machines", COMMENT, LAUNCH, "that is launch.nodes: `heddle train` is started once on each machine"},
+    {"num_machines", HERE, LAUNCH, "nodes"},
     {"machine_rank", COMMENT, LAUNCH, "that is `heddle train --node-rank`, on each machine"},
-    {"main_process_ip", COMMENT, LAUNCH, "torchrun, mpirun or srun start ranks on several machines"},
-    {"main_process_port", COMMENT, LAUNCH, "torchrun, mpirun or srun start ranks on several machines"},
-    {"rdzv_backend", COMMENT, LAUNCH, "torchrun, mpirun or srun start ranks on several machines"},
-    {"same_network", COMMENT, LAUNCH, "torchrun, mpirun or srun start ranks on several machines"},
+    {"main_process_ip", HERE, LAUNCH, "rendezvous"},
+    {"main_process_port", HERE, LAUNCH, "rendezvous"},
+    {"rdzv_backend", COMMENT, LAUNCH, "machines meet at launch.rendezvous"},
+    {"same_network", COMMENT, LAUNCH, "machines meet at launch.rendezvous"},
     {"use_cpu", COMMENT, LAUNCH, "device: {use: cpu} is the default"},
     {"gpu_ids", COMMENT, LAUNCH, "device: {use: cuda} takes the local rank's"},
     {"enable_cpu_affinity", COMMENT, LAUNCH, "ranks have cores of their own where there are enough"},
@@ -525,6 +525,21 @@ static const struct rule accelerate_deepspeed_keys[] = {
     {"zero3_save_16bit_model", COMMENT, STRATEGY, "heddle ckpt export makes a folder of a checkpoint"},
 };
 
+/* The place where they meet has accelerate's port where none is said. */
+static void read_machines(struct import *m, int64_t machines)
+{
+    const char *ip = word(m->root, "main_process_ip"), *port = word(m->root, "main_process_port");
+    if (machines < 2)
+        return;
+    put(m, LAUNCH, "nodes", hd__arena_format(&m->arena, "%lld", (long long)machines));
+    if (*ip)
+        put(m, LAUNCH, "rendezvous",
+            hd__arena_format(&m->arena, strchr(ip, ':') ? "'[%s]:%s'" : "'%s:%s'", ip, *port ? port : "29500"));
+    else
+        say(&m->comments, hd__tree_get(m->root, "num_machines"), "num_machines",
+            "launch.rendezvous (--rendezvous) is to say where they meet: HOST:PORT of the first");
+}
+
 /* num_processes are those of all machines, and launch.ranks those of one. */
 static void read_processes(struct import *m)
 {
@@ -538,6 +553,7 @@ static void read_processes(struct import *m)
             "%lld machines do not divide %lld processes, and each has as many ranks", (long long)each, (long long)all);
     else if (all && each)
         put(m, LAUNCH, "ranks", hd__arena_format(&m->arena, "%lld", (long long)(all / each)));
+    read_machines(m, each);
 }
 
 /* FSDP1 has a strategy, also under the later name; FSDP2 has only whether to reshard. */

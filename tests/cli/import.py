@@ -174,7 +174,11 @@ expect(old == job_of(FSDP.replace("fsdp_forward_prefetch", "fsdp_backward_prefet
 # num_processes are those of all machines.
 MACHINES = FSDP.replace("num_processes: 2", "num_processes: 8\nnum_machines: 2")
 for words in ([], ["--ranks", "8"]):
-    expect("launch: {ranks: 4}\n" in imported(MACHINES, *words).stdout, imported(MACHINES, *words).stdout)
+    expect("launch: {ranks: 4, nodes: 2}\n" in imported(MACHINES, *words).stdout, imported(MACHINES, *words).stdout)
+    expect("num_machines: launch.rendezvous (--rendezvous) is to say where they meet" in imported(MACHINES, *words).stdout, imported(MACHINES, *words).stdout)
+for more, meet in (("main_process_ip: 10.0.0.1\nmain_process_port: 29401\n", "10.0.0.1:29401"), ("main_process_ip: node0\n", "node0:29500"),
+                   ("main_process_ip: 'fd00::1'\n", "[fd00::1]:29500")):
+    expect(f"launch: {{ranks: 4, nodes: 2, rendezvous: '{meet}'}}\n" in imported(MACHINES + more).stdout, imported(MACHINES + more).stdout)
 expect("launch: {ranks: 6}\n" in imported(FSDP.replace("num_processes: 2\n", ""), "--ranks", "6").stdout, "--ranks is not the number of processes")
 for config, words, says in ((MACHINES, ["--ranks", "4"], "num_processes: 8, and --ranks is 4"), (FSDP, ["--ranks", "8"], "num_processes: 2, and --ranks is 8"),
                             (FSDP.replace("num_processes: 2", "num_processes: abc"), [], "num_processes: abc: a number from 1"),
