@@ -290,6 +290,21 @@ static struct hd__launch_policy policy_of(const struct hd__job *job)
                                       .deadline = hd__launch_deadline(job->launch_time_limit)};
 }
 
+/* Sinks that listen where the rendezvous does, at `n` ports from `port` on, which only shows once that is open. */
+static int32_t check_ports(struct hd__job *job, uint16_t port, int32_t n, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < job->values.count && port; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        int is_port = v->owner && !strncmp(v->path, "metrics.", 8) && hd__ends_with(v->path, ".port");
+        int64_t at = is_port ? json_integer_value(v->json) : 0;
+        if (at >= port && at < port + n)
+            return hd__job_fail(job, v->owner->path, err,
+                                "%s: port %lld is the rendezvous's, which uses %d%s: name another", v->owner->path,
+                                (long long)at, port, n > 1 ? hd__arena_format(&job->arena, " and %d", port + 1) : "");
+    }
+    return HD_OK;
+}
+
 /* Another launcher's ranks are on as many machines as it started them on. */
 static int32_t check_machines(struct hd__job *job, const struct hd__launch_env *env, struct hd_error *err)
 {
@@ -314,7 +329,8 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
     int found, code;
     if (hd__cli_detect_launch(loaded, &env, &found))
         return HD__EXIT_REFUSED;
-    if (found && check_machines(loaded->job, &env, &err))
+    if (found && (check_machines(loaded->job, &env, &err) ||
+                  (env.serves_rendezvous && check_ports(loaded->job, env.store.port, 1, &err))))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     int32_t said = loaded->job->nodes_max > 1 ? env.local_size : env.size;
     if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != said)
@@ -461,7 +477,7 @@ static int start_agent(struct hd__cli_training *t)
     int32_t each = (int32_t)job->ranks_each;
     uint8_t secret[HD__SECRET_BYTES];
     int code;
-    if (hd__cli_find_launcher(&first, &launcher, &err))
+    if (hd__cli_find_launcher(&first, &launcher, &err) || (!t->nodes.node && check_ports(job, t->nodes.port, 2, &err)))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (launcher) {
         hd__job_fail(job, "launch.nodes", &err,

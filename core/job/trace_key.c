@@ -32,7 +32,7 @@ static int32_t read_ranks(struct hd__job *job, const char *path, struct hd__tree
     job->trace.n_ranks = 0;
     if (node->kind == HD__SCALAR && !strcmp(node->text, "all"))
         return HD_OK;
-    if (!n || node->kind == HD__MAP)
+    if (!n || node->kind == HD__MAP || (node->kind == HD__SCALAR && strpbrk(node->text, "-,:")))
         return hd__job_node_fail(node, err, "%s: all, a rank or a list of ranks is wanted: [0, 3]", path);
     job->trace.ranks = hd__arena_alloc(&job->arena, n * sizeof *job->trace.ranks);
     for (uint64_t i = 0; i < n && !rc; i++) {

@@ -357,6 +357,7 @@ int hd__launch_agents_run(const struct hd__launch_agents *agents)
     g.round.env.copies = g.tally.copies.at;
     g.out.lost = hd__alloc(all * sizeof *g.out.lost);
     g.out.ended = hd__alloc((size_t)agents->ranks * sizeof *g.out.ended);
+    hd__launch_warn_loopback("launch.rendezvous", agents->nodes->host);
     hd__launch_block_signals(&g.round.signals); /* a notice may be there already */
     if (agents->notice_file || agents->notice_command)
         notice = hd__launch_notice_start(agents->notice_file, agents->notice_command, agents->notice_every);

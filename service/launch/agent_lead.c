@@ -311,7 +311,6 @@ int hd__agent_run_lead(struct hd__agent *g)
     struct hd_error err = HD_ERROR_INIT;
     int32_t rc;
     memcpy(o.secret, g->store_options.secret, sizeof o.secret);
-    hd__launch_warn_loopback("launch.rendezvous", nodes->host);
     rc = hd__server_open(&o, &l.server, &err);
     if (!rc)
         rc = hd__agent_connect(g, hd__now() + 10, &err);

@@ -109,7 +109,13 @@ static int32_t find_rendezvous(const struct hd__launch_nodes_given *g, struct hd
         memcpy(out->host, host, sizeof host);
         out->port = port;
     }
-    return HD_OK;
+    if (out->host[strspn(out->host, "0.:")])
+        return HD_OK;
+    return hd_fail(err, HD_E_INVALID,
+                   "%s%s%s is every address of a machine, and none that others could connect to: name node 0, or an "
+                   "address of it",
+                   g->rendezvous ? g->rendezvous_at : "MASTER_ADDR=", g->rendezvous ? ": launch.rendezvous: " : "",
+                   out->host);
 }
 
 int32_t hd__launch_nodes_find(const struct hd__launch_nodes_given *given, struct hd__launch_nodes *out,

@@ -242,6 +242,9 @@ static const struct {
     {"", MEET "--node-rank 0", "--node-rank is given, and the job runs on one machine"},
     {"", "--nodes 2 --node-rank 0", "nothing says where they meet: give --rendezvous HOST:PORT"},
     {"", "--nodes 2 --node-rank 0 --rendezvous 10.77.0.1", "'10.77.0.1' is not HOST:PORT"},
+    {"", "--nodes 2 --node-rank 0 --rendezvous 0.0.0.0:29400",
+     "launch.rendezvous: 0.0.0.0 is every address of a machine, and none that others could connect to: name node 0"},
+    {"", "--nodes 2 --node-rank 1 --rendezvous [::]:29400", "launch.rendezvous: :: is every address of a machine"},
     {"", "--nodes 2 --node-rank 0 --rendezvous fd77::1:29400", "is not HOST:PORT, [ADDRESS]:PORT for IPv6"},
     {"", "--nodes 2 --node-rank 0 --rendezvous a:65535", "with a port from 1 to 65534"},
     {"NODE_RANK=1", MEET "--nodes 2 --node-rank 0", "--node-rank says that this is node 0, and NODE_RANK that it is"},
@@ -256,6 +259,10 @@ static const struct {
     {"RANK=1 WORLD_SIZE=2", MEET "--nodes 2 --node-rank 0", "set RANK and WORLD_SIZE, but not MASTER_ADDR"},
     {"HEDDLE_SECRET=", MEET "--nodes 2 --node-rank 0 mesh.dp=2 comm.use=libfabric",
      "HEDDLE_SECRET is not 32 or 64 hexadecimal digits"},
+    {"",
+     MEET "--nodes 2 --node-rank 0 launch.ranks=1 comm.use=libfabric "
+          "metrics.sinks=[{\"use\":\"prometheus\",\"port\":29401}]",
+     "command line: metrics.sinks.0: port 29401 is the rendezvous's, which uses 29400 and 29401: name another"},
     {"", MEET "--nodes 2 --node-rank 0 mesh.dp=3", "the 3 ranks of the mesh are no multiple of 2 machines"},
     {"", MEET "--nodes 2:3 --node-rank 0 launch.ranks=1 mesh.tp=4", "mesh: 2 ranks cannot be cut into"},
 };

@@ -302,6 +302,8 @@ START_TEST(refusals)
         {":", "{\"file\":\"t.json\",\"schedule\":5}", "metrics.trace.schedule: {wait: 99, warmup: 1, active: 3"},
         {":", "{\"file\":\"t.json\",\"ranks\":[2]}", "metrics.trace: there is no rank 2: the job has ranks 0 to 1"},
         {":", "{\"file\":\"t.json\",\"ranks\":\"some\"}", "metrics.trace.ranks: 'some' is not a whole number"},
+        {":", "{\"file\":\"t.json\",\"ranks\":\"0-7\"}",
+         "metrics.trace.ranks: all, a rank or a list of ranks is wanted: [0, 3]"},
         {":", "{\"file\":\"t.json\",\"ranks\":[]}", "metrics.trace.ranks: all, a rank or a list of ranks is wanted"},
         {":", "{\"file\":\"t.json\",\"ranks\":[0,1,0]}", "metrics.trace.ranks: rank 0 is there twice"},
         {":", "true", "metrics.trace: 'true' is no name of a file: leave the key out, or write ./true"},
