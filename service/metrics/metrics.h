@@ -98,6 +98,8 @@ struct hd__metrics_sink_config {
 /* Opens a sink, which gets every step from then on. Returns the plug-in's error. */
 int32_t hd__metrics_add_sink(struct hd__metrics *metrics, const struct hd__metrics_sink_config *config,
                              struct hd_error *err);
+/* The folder of the last checkpoint that the file says, as it was opened, and its *step. NULL: it says none. */
+const char *hd__metrics_saved_in(const struct hd__metrics *metrics, int64_t *step);
 /* After all sinks: cuts the file or sets it aside, and writes the first line. */
 int32_t hd__metrics_begin(struct hd__metrics *metrics, struct hd_error *err);
 

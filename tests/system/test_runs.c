@@ -365,6 +365,22 @@ START_TEST(another_job)
 }
 END_TEST
 
+/* Checkpoints of the run before stay where they were, and it begins anew elsewhere. */
+START_TEST(another_folder)
+{
+    train(&some, "moved", "llama.yaml checkpoint={} job.steps=2");
+    run_says(0,
+             "warning: command line: checkpoint.dir: elsewhere has no checkpoint, and the run of "
+             "runs/moved/metrics.jsonl before this one saved step 2 in runs/moved/checkpoints: it goes on where they "
+             "are moved here, or with checkpoint.dir=runs/moved/checkpoints",
+             "train llama.yaml job.name=moved checkpoint.dir=elsewhere job.steps=3");
+    struct command *c = command_run("train llama.yaml job.name=moved checkpoint.dir=elsewhere job.steps=4");
+    ck_assert_msg(c->code == 0 && !strstr(c->err, "before this one"), "exit code %d; it said:\n%s", c->code, c->err);
+    c = command_run("train llama.yaml job.name=moved checkpoint.dir=third checkpoint.resume=never job.steps=3");
+    ck_assert_msg(c->code == 0 && !strstr(c->err, "before this one"), "exit code %d; it said:\n%s", c->code, c->err);
+}
+END_TEST
+
 START_TEST(another_optimizer)
 {
     train(&some, "adam", "llama.yaml checkpoint={} job.steps=2");
@@ -461,6 +477,7 @@ int main(void)
                                         {"start and end", start_and_end, 1},
                                         {"another base", another_base, 1},
                                         {"another job", another_job, 1},
+                                        {"another folder", another_folder, 1},
                                         {"another optimizer", another_optimizer, 1},
                                         {"stopped overwriting", stopped_overwriting, 1},
                                         {"after its end", after_its_end, 1},
