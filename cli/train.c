@@ -20,10 +20,11 @@
 #include "service/launch/launch.h"
 #include "service/report/report.h"
 #include "service/report/speaker.h"
-#include "service/train/batch_feed.h"
 #include "service/train/checkpointer/checkpointer.h"
-#include "service/train/corpus.h"
-#include "service/train/frequencies.h"
+#include "service/train/data/batch_feed.h"
+#include "service/train/data/corpus.h"
+#include "service/train/data/data_files.h"
+#include "service/train/data/frequencies.h"
 #include "service/train/trace/trace.h"
 #include "service/train/train.h"
 
@@ -222,7 +223,7 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
         rc = check_data(loaded, dry, env != NULL, local_rank, &err);
     if (!rc && (!env || env->rank == 0)) {
         hd__cli_print_late_warnings(loaded);
-        hd__train_corpus_warn(c, 1);
+        hd__train_data_files_warn(c, 1);
         hd__train_watch_warn(c->job);
         warn_threads(c->job, local_ranks);
         warn_ends(c->job);

@@ -4,9 +4,10 @@
 #include "cli/eval/eval_tokens.h"
 #include "cli/ranks.h"
 #include "core/program/fusion.h"
-#include "service/train/corpus.h"
-#include "service/train/frequencies.h"
-#include "service/train/token_origin.h"
+#include "service/train/data/corpus.h"
+#include "service/train/data/data_files.h"
+#include "service/train/data/frequencies.h"
+#include "service/train/data/token_origin.h"
 
 /* The words of --split: all sets of data.val, one of them, or data.test. */
 static int32_t find_part(struct hd__job *job, const char *split, int32_t *part, struct hd_error *err)
@@ -31,7 +32,7 @@ static int32_t check_part(const struct hd__compiled *c, const char *split, struc
         rc = hd__train_token_origin(c, err);
     if (rc)
         return rc;
-    hd__train_corpus_warn(c, 0);
+    hd__train_data_files_warn(c, 0);
     return strcmp(split, "val") ? hd__train_feed_check(c, part, 1, err) : hd__train_feed_check_sets(c, 1, err);
 }
 

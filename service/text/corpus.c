@@ -56,7 +56,7 @@ static int is_table_name(const char *path)
     return has_suffix(path, suffixes);
 }
 
-static int is_tokens_name(const char *path)
+int hd__corpus_is_tokens_name(const char *path)
 {
     size_t n = strlen(path);
     return ends_with(path, n, ".bin") || ends_with(path, n, ".npy");
@@ -133,7 +133,7 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
                        strstr(path, "://") ? "text is read of files, not of URLs: download it first" : strerror(errno));
     if (S_ISDIR(st.st_mode))
         return add_folder(c, path, depth, left_out, err);
-    if (depth && c->tokens && !is_tokens_name(path)) {
+    if (depth && c->tokens && !hd__corpus_is_tokens_name(path)) {
         c->texts += hd__corpus_is_text_name(path) && !is_own_name(path);
         return HD_OK;
     }
@@ -151,7 +151,7 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
     if (rc)
         return rc;
     close(fd);
-    if (!c->tokens && is_tokens_name(path))
+    if (!c->tokens && hd__corpus_is_tokens_name(path))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "%s: its name says tokens, and not text: these need no tokenizer: name it in data.train, or "
                        "rename it, if it is text",

@@ -34,5 +34,7 @@ int32_t hd__corpus_find_tokens(const char *source, struct hd__corpus *corpus, st
 
 /* Does the name say text or JSON lines ("a.jsonl.gz")? */
 int hd__corpus_is_text_name(const char *path);
+/* Or tokens (".bin", ".npy")? */
+int hd__corpus_is_tokens_name(const char *path);
 
 #endif

@@ -6,7 +6,7 @@
 #include "core/base/version.h" /* from meson */
 #include "heddle/file.h"
 #include "service/text/tokenize.h"
-#include "service/train/corpus.h"
+#include "service/train/data/corpus.h"
 
 #define DIGEST "job/digest"
 #define DETAILS "job/details/%u"

@@ -321,7 +321,7 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
     int counts =
         !feed && job->documents == HD__DOCUMENTS_PACK; /* it is not packed to be compared: tokens are counted */
     if (!feed && s->weights_for & HD__DIFF_EVAL &&
-        hd__train_corpus_is_split(s->compiled, !!(s->weights_for & HD__DIFF_TEST)) &&
+        hd__train_data_files_split(s->compiled, !!(s->weights_for & HD__DIFF_TEST)) &&
         !hd__train_feed_open(s->compiled, s->env->rank, counts ? HD__FEED_UNPACKED : HD__FEED_TRAIN, &opened, &unused))
         feed = opened;
     const struct hd__data *data = feed && !job->on_error ? hd__train_feed_data(feed) : NULL;

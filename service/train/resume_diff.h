@@ -2,9 +2,9 @@
 #ifndef HD_SERVICE_TRAIN_RESUME_DIFF_H
 #define HD_SERVICE_TRAIN_RESUME_DIFF_H
 
-#include "service/train/corpus.h"
+#include "service/train/data/data_files.h"
+#include "service/train/data/token_origin.h"
 #include "service/train/session.h"
-#include "service/train/token_origin.h"
 
 /* By which data are told from others under the same name: a checkpoint's "data", "data_samples", "tokenizer" and
  * "files_of". "": not known. */

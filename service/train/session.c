@@ -9,7 +9,7 @@
 #include "service/checkpoint/param_init.h"
 #include "service/report/report.h"
 #include "service/train/agreement.h"
-#include "service/train/corpus.h"
+#include "service/train/data/corpus.h"
 
 static int32_t feed(void *user, int32_t input, int32_t *out, int64_t count, struct hd_error *err)
 {

@@ -9,7 +9,7 @@
 #include "service/launch/exit_watchdog.h"
 #include "service/launch/launch.h"
 #include "service/report/speaker.h"
-#include "service/train/batch_feed.h"
+#include "service/train/data/batch_feed.h"
 
 struct hd__train_session {
     struct hd__compiled *compiled;

@@ -7,7 +7,7 @@
 #include "service/train/loss_scaler.h"
 #include "service/train/run_lock.h"
 #include "service/train/session.h"
-#include "service/train/token_origin.h"
+#include "service/train/data/token_origin.h"
 
 /* Progress of a run: part of every checkpoint. */
 struct hd__train_progress {

@@ -13,7 +13,7 @@
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/rendezvous/liveness.h"
 #include "service/launch/notice.h"
-#include "service/train/frequencies.h"
+#include "service/train/data/frequencies.h"
 #include "service/train/loop/internal.h"
 #include "service/train/save/emergency.h"
 #include "service/train/save/peer_copies.h"

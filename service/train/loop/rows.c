@@ -5,7 +5,7 @@
 
 #include "core/base/file.h"
 #include "service/metrics/watch.h"
-#include "service/train/corpus.h"
+#include "service/train/data/data_files.h"
 #include "service/train/loop/internal.h"
 #include "service/train/train.h"
 

@@ -1,4 +1,4 @@
-#include "service/train/passages.h"
+#include "service/train/data/passages.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Which tokenizer made the tokens of a job, as PREFIX.meta.json beside them says, and which one the job names. */
-#include "service/train/token_origin.h"
+#include "service/train/data/token_origin.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "service/text/indexed.h"
 #include "service/text/tokenize.h"
 #include "service/text/tokenizer.h"
-#include "service/train/corpus.h"
+#include "service/train/data/corpus.h"
 
 /* ---- makers */
 

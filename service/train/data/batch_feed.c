@@ -5,12 +5,12 @@
  *
  * With exact sums (core/passes/deterministic.c) a rank has the same number of rows of each step, but contiguous
  * ones. */
-#include "service/train/batch_feed.h"
+#include "service/train/data/batch_feed.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "service/train/corpus.h"
+#include "service/train/data/corpus.h"
 
 struct hd__train_feed {
     const struct hd__compiled *compiled;

@@ -1,10 +1,10 @@
-#include "service/train/frequencies.h"
+#include "service/train/data/frequencies.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "service/train/corpus.h"
-#include "service/train/passages.h"
+#include "service/train/data/corpus.h"
+#include "service/train/data/passages.h"
 
 /* Tokens of a sample, and of each of its places. */
 enum { SAMPLE = 1 << 16, PLACE = 1 << 10 };

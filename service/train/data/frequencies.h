@@ -3,7 +3,7 @@
 #ifndef HD_SERVICE_TRAIN_FREQUENCIES_H
 #define HD_SERVICE_TRAIN_FREQUENCIES_H
 
-#include "service/train/batch_feed.h"
+#include "service/train/data/batch_feed.h"
 
 /* Warns where data.train repeats itself, and, where it is evaluated on them, of sets of HD__FEED_VAL that have other
  * tokens than data.train, or the same text. Both have been opened before. */

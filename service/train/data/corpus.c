@@ -1,22 +1,16 @@
-#include "service/train/corpus.h"
+#include "service/train/data/corpus.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
-#include "heddle/file.h"
 #include "service/text/documents.h"
-#include "service/text/indexed.h"
 #include "service/text/token_cache.h"
-#include "service/train/batch_feed.h"
-#include "service/train/frequencies.h"
-#include "service/train/token_origin.h"
+#include "service/train/data/batch_feed.h"
+#include "service/train/data/frequencies.h"
+#include "service/train/data/token_origin.h"
 
 #define BEAT "data/tokens/beat"
 #define HASH "data/tokens/hash"
@@ -64,16 +58,11 @@ static int is_pattern(const char *path)
     return stat(path, &st) && strpbrk(path, "*?[") && !strstr(path, "://");
 }
 
-static int is_tokens_name(const char *path)
-{
-    return hd__ends_with(path, ".bin") || hd__ends_with(path, ".npy");
-}
-
 int32_t hd__train_corpus_shards(const char *path, struct hd__corpus *shards, struct hd_error *err)
 {
     struct stat st;
     *shards = (struct hd__corpus){0};
-    if (is_pattern(path) ? is_tokens_name(path) : !stat(path, &st) && S_ISDIR(st.st_mode))
+    if (is_pattern(path) ? hd__corpus_is_tokens_name(path) : !stat(path, &st) && S_ISDIR(st.st_mode))
         return hd__corpus_find_tokens(path, shards, err);
     return HD_OK;
 }
@@ -97,7 +86,7 @@ static int is_folder_or_pattern(const char *path)
 int hd__train_corpus_is_text(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
-    if (is_tokens_name(path) || strstr(path, "://") || holds_shards(path)) /* behind a URL: as they are */
+    if (hd__corpus_is_tokens_name(path) || strstr(path, "://") || holds_shards(path)) /* behind a URL: as they are */
         return 0;
     if (job->data_tokenizer)
         return 1;
@@ -144,307 +133,6 @@ int hd__train_corpus_is_bare(const struct hd__compiled *c)
     return bare && bare == lines;
 }
 
-const char *hd__train_corpus_bytes(const struct hd__compiled *c)
-{
-    struct hd__job *job = c->job;
-    int all = is_value(job, "data.format", "bytes"),
-        some = is_value(job, "data.format", "auto") && c->info.vocab == 256;
-    for (uint64_t i = 0; i < job->train.count && !strcmp(job->data->use, "tokens"); i++) {
-        const char *path = job->train.at[i].path;
-        if (all || (some && !is_tokens_name(path) && !strstr(path, "://") && !is_folder_or_pattern(path)))
-            return path;
-    }
-    return NULL;
-}
-
-/* ---- what is held out */
-
-/* A file, by what its paths have in common. */
-struct file_id {
-    const char *path;  /* in the job's arena */
-    uint64_t split_of; /* ends of the file that `heddle data split` made it of; 0: none */
-    uint64_t size;     /* 0: of a URL */
-    uint64_t ends;     /* 0: not read yet */
-    dev_t device;
-    ino_t number;
-};
-
-struct file_ids {
-    HD__ARRAY(struct file_id) list;
-};
-
-static void add_file(const struct hd__compiled *c, struct file_ids *to, const char *path)
-{
-    struct stat st = {0};
-    const char *kept = hd__arena_strdup(&c->job->arena, path), *url = strstr(path, "://");
-    if (url || !stat(path, &st))
-        hd__push(&to->list, ((struct file_id){kept, hd__train_token_file(c, path).split_of, (uint64_t)st.st_size, 0,
-                                              st.st_dev, url ? hd__hash(path, strlen(path), 0) : st.st_ino}));
-}
-
-/* The sources, and the files of those that are folders or patterns. */
-static struct file_ids list_files(const struct hd__compiled *c, const struct hd__sources *sources)
-{
-    struct file_ids all = {0};
-    for (uint64_t i = 0; i < sources->count; i++) {
-        const char *path = sources->at[i].path;
-        struct hd_error unused = HD_ERROR_INIT;
-        struct hd__corpus files;
-        if (hd__train_corpus_is_text(c, path))
-            hd__corpus_list(path, &files, &unused);
-        else
-            hd__train_corpus_shards(path, &files, &unused);
-        for (uint32_t k = 0; k < files.files.count; k++)
-            add_file(c, &all, files.files.at[k].path);
-        if (!files.files.count)
-            add_file(c, &all, path);
-        hd__corpus_free(&files);
-    }
-    return all;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    return memcmp(&((const struct file_id *)a)->device, &((const struct file_id *)b)->device,
-                  sizeof(struct file_id) - offsetof(struct file_id, device));
-}
-
-static uint64_t ends_of(struct file_id *f)
-{
-    f->ends = f->ends || !f->size ? f->ends : hd_file_ends(f->path, &f->size);
-    return f->ends;
-}
-
-/* Is the middle of x in the last *left bytes of y, off which held-out data is mostly cut? One that repeats itself, as
- * padding does, says nothing. */
-static int has_middle(const struct file_id *x, const struct file_id *y, uint64_t *left)
-{
-    enum { LOOK = O_RDONLY | O_CLOEXEC | O_NONBLOCK };
-    char middle[8192]; /* more than a system prompt, say, that all have */
-    off_t from = (off_t)(y->size - HD__MIN(y->size, *left)) & ~(off_t)0xffff; /* whole pages */
-    size_t n = HD__MIN(x->size, sizeof middle), searched = y->size - (uint64_t)from;
-    int a = open(x->path, LOOK), b = open(y->path, LOOK), found = 0;
-    void *map = n < 64 || !searched || !*left ? MAP_FAILED : mmap(NULL, searched, PROT_READ, MAP_PRIVATE, b, from);
-    if (map != MAP_FAILED) {
-        found = pread(a, middle, n, (off_t)((x->size - n) / 2)) == (ssize_t)n && memcmp(middle, middle + 4, n - 4) &&
-                memmem(map, searched, middle, n);
-        *left -= HD__MIN(*left, searched);
-        munmap(map, searched);
-    }
-    close(a);
-    close(b);
-    return found;
-}
-
-/* Says which file both have, or which copy, or which was split off or cut out; NULL: none. */
-static const char *find_common(struct hd__job *job, struct file_ids *a, struct file_ids *b, const char *key)
-{
-    uint64_t left = 256 << 20;
-    for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 4 * n; pair++) {
-        struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
-        if (pair < n && !by_number(x, y))
-            return hd__arena_format(&job->arena, "%s is a file that %s has, too", x->path, key);
-        if (pair >= n && pair < 2 * n && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))
-            return hd__arena_format(&job->arena, "%s has the same %s as %s of %s", x->path,
-                                    x->size > 2 * HD_FILE_END ? "size and the same first and last bytes" : "bytes",
-                                    y->path, key);
-        if (pair >= 3 * n && left && has_middle(x, y, &left))
-            return hd__arena_format(&job->arena, "the middle of %s is in %s of %s, too", x->path, y->path, key);
-        if (pair >= 2 * n && x->split_of && x->split_of == ends_of(y))
-            return hd__arena_format(&job->arena, "%s was split off %s, which %s names instead of the other part",
-                                    x->path, y->path, key);
-    }
-    return NULL;
-}
-
-int hd__train_corpus_is_split(const struct hd__compiled *c, int test)
-{
-    struct file_ids train = list_files(c, &c->job->train), val = list_files(c, test ? &c->job->test : &c->job->val);
-    int found = !test && !c->job->val.count && c->job->val_fraction > 0;
-    for (size_t pair = 0; pair < (size_t)train.list.count * val.list.count; pair++) {
-        uint64_t of = val.list.at[pair / train.list.count].split_of;
-        found |= of && of == train.list.at[pair % train.list.count].split_of;
-    }
-    hd__free_array(&train.list);
-    hd__free_array(&val.list);
-    return found;
-}
-
-/* ---- marks of files */
-
-const char *hd__train_mark_key(int k)
-{
-    static const char *const keys[HD__MARKS] = {"data.train", "data.val", "data.test", "model.from"};
-    return keys[k];
-}
-
-/* Sizes have to do where the files are many. A URL, say, leaves the mark empty. */
-static void mark_files(struct file_ids *files, char out[HD__MARK])
-{
-    uint64_t bytes = 0, sum = 0;
-    int known = files->list.count > 0, few = files->list.count <= 256;
-    for (uint32_t i = 0; i < files->list.count && known; i++) {
-        const uint64_t one[] = {few ? ends_of(&files->list.at[i]) : 1, files->list.at[i].size};
-        known = one[0] && one[1];
-        sum += hd__hash(one, sizeof one, 0);
-        bytes += one[1];
-    }
-    *out = 0;
-    if (known && files->list.count == 1)
-        snprintf(out, HD__MARK, "%" PRIu64 " bytes, checksum %08x", bytes, (uint32_t)sum);
-    else if (known)
-        snprintf(out, HD__MARK, "%u files, %" PRIu64 " bytes, checksum %08x", files->list.count, bytes, (uint32_t)sum);
-    hd__free_array(&files->list);
-}
-
-static struct file_ids list_weights(const struct hd__compiled *c)
-{
-    struct file_ids all = {0};
-    DIR *dir = c->info.weights ? opendir(c->info.weights) : NULL;
-    for (const struct dirent *e; dir && (e = readdir(dir));) {
-        const char *path = hd__arena_format(&c->job->arena, "%s/%s", c->info.weights, e->d_name);
-        struct stat st;
-        if (hd__ends_with(path, ".safetensors") && !stat(path, &st))
-            hd__push(&all.list, ((struct file_id){.path = path, .size = (uint64_t)st.st_size}));
-    }
-    if (dir)
-        closedir(dir);
-    return all;
-}
-
-void hd__train_marks_make(const struct hd__compiled *c, struct hd__train_marks *out)
-{
-    const struct hd__sources *sources[] = {&c->job->train, &c->job->val, &c->job->test};
-    for (size_t k = 0; k < HD__MARKS; k++) {
-        struct file_ids files = k < HD__COUNT(sources) ? list_files(c, sources[k]) : list_weights(c);
-        mark_files(&files, out->of[k]);
-    }
-}
-
-json_t *hd__train_marks_json(const struct hd__train_marks *marks)
-{
-    json_t *o = json_object();
-    for (int k = 0; k < HD__MARKS; k++)
-        if (*marks->of[k])
-            json_object_set_new(o, hd__train_mark_key(k), json_string(marks->of[k]));
-    return o;
-}
-
-/* ---- warnings */
-
-/* Says that x is y, a copy of it, or split off it; NULL: none of these. */
-static const char *find_same(struct hd__job *job, struct file_id *x, struct file_id *y, int reads)
-{
-    if (!by_number(x, y))
-        return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch", x->path);
-    if (reads && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))
-        return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch: it is a copy of %s", x->path,
-                                y->path);
-    if (reads && x->split_of && x->split_of == ends_of(y))
-        return hd__arena_format(&job->arena, "%s was split off %s, so its tokens are read twice an epoch", x->path,
-                                y->path);
-    return NULL;
-}
-
-static void warn_twice(struct hd__job *job, struct file_ids *files)
-{
-    const char *same = NULL;
-    int few = files->list.count <= 256; /* copies are looked for by reading */
-    if (!few)
-        qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
-    for (uint32_t i = 1; i < files->list.count && !same; i++)
-        for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x && !same; y++) {
-            same = find_same(job, x, y, few);
-            same = same || !few ? same : find_same(job, y, x, few);
-        }
-    if (same)
-        hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s", hd__job_where(job, "data.train"), same);
-}
-
-/* A name with one of these words, which ends at a mark or a digit: where it begins; NULL: it has none. */
-static const char *find_part(const char *path, const char *const *words, size_t n)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    for (size_t k = 0; k < n; k++)
-        for (const char *at = name; (at = strstr(at, words[k])); at++)
-            if ((at == name || strchr("-_.", at[-1])) && strchr("-_.0123456789", at[strlen(words[k])]))
-                return at;
-    return NULL;
-}
-
-static int has_lines_name(const char *path)
-{
-    return strstr(path, ".jsonl") || strstr(path, ".ndjson") || strstr(path, ".json");
-}
-
-/* Parts of one set of data that a folder or a pattern has taken together: to train on, and held out. */
-static void warn_parts(struct hd__job *job, const struct file_ids *files)
-{
-    if (files->list.count <= job->train.count) /* each by its name */
-        return;
-    static const char *const train[] = {"train", "training"}, *const held_out[] = {"validation", "valid", "val", "dev",
-                                                                                   "test"};
-    const char *where = hd__job_where(job, "data.train"), *of_train = NULL, *card = NULL, *lines = NULL;
-    for (uint32_t i = 0; i < files->list.count; i++) {
-        const char *path = files->list.at[i].path, *word = find_part(path, train, HD__COUNT(train));
-        of_train = of_train || !word ? of_train : path;
-        card = hd__ends_with(path, "/README.md") ? path : card;
-        lines = has_lines_name(path) ? path : lines;
-    }
-    for (uint32_t i = 0; i < files->list.count && of_train; i++) {
-        const char *path = files->list.at[i].path, *word = find_part(path, held_out, HD__COUNT(held_out)),
-                   *other = find_part(of_train, train, HD__COUNT(train));
-        if (!word || word - path != other - of_train || memcmp(path, of_train, (size_t)(word - path)) != 0)
-            continue;
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: data.train: by their names %s is to train on and %s is held out, and both are trained on: name the "
-            "first in data.train, and this one in data.val or data.test",
-            where, of_train, path);
-        break;
-    }
-    if (card && lines)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train: %s is text that is trained on, beside %s: is it what describes the data? A pattern "
-                "(*.jsonl) "
-                "leaves it out",
-                where, card, lines);
-}
-
-/* Files that two of data.train, the sets of data.val and data.test have in common. */
-static void warn_held_out(const struct hd__compiled *c)
-{
-    struct hd__job *job = c->job;
-    struct {
-        const char *key;
-        struct file_ids files;
-    } parts[HD__VAL_SETS + 2] = {{"data.train", list_files(c, &job->train)}};
-    size_t n = 1;
-    for (uint64_t k = 0; k < job->n_val_sets; k++, n++) {
-        parts[n].key = hd__arena_format(&job->arena, "data.val.%s", job->val_sets[k].name);
-        parts[n].files = list_files(c, &job->val_sets[k].sources);
-    }
-    if (!job->n_val_sets) {
-        parts[n].key = "data.val";
-        parts[n++].files = list_files(c, &job->val);
-    }
-    parts[n].key = "data.test";
-    parts[n++].files = list_files(c, &job->test);
-    warn_twice(job, &parts[0].files);
-    warn_parts(job, &parts[0].files);
-    for (size_t h = 1; h < n; h++)
-        for (size_t other = 0; other < h; other++) {
-            const char *both = find_common(job, &parts[h].files, &parts[other].files, parts[other].key);
-            if (both)
-                hd__log(HD_LOG_WARN, NULL, "%s: %s: %s: %s", hd__job_where(job, parts[h].key), parts[h].key, both,
-                        !other      ? "it is not held out"
-                        : h < n - 1 ? "val_loss counts it twice"
-                                    : "the test is on what was evaluated before");
-        }
-    for (size_t k = 0; k < n; k++)
-        hd__free_array(&parts[k].files.list);
-}
-
 int hd__train_corpus_has_url(const struct hd__job *job)
 {
     const struct hd__sources *all[] = {&job->train, &job->val, &job->test};
@@ -455,84 +143,17 @@ int hd__train_corpus_has_url(const struct hd__job *job)
     return found;
 }
 
-/* Is any text of train and val in JSON lines? */
-static int has_lines(const struct hd__compiled *c)
+const char *hd__train_corpus_bytes(const struct hd__compiled *c)
 {
-    const struct hd__sources *both[] = {&c->job->train, &c->job->val};
-    int found = 0;
-    for (size_t k = 0; k < HD__COUNT(both); k++)
-        for (uint64_t i = 0; i < both[k]->count; i++) {
-            struct hd_error unused = HD_ERROR_INIT;
-            struct hd__corpus files = {0};
-            if (hd__train_corpus_is_text(c, both[k]->at[i].path))
-                hd__corpus_list(both[k]->at[i].path, &files, &unused);
-            for (uint32_t n = 0; n < files.files.count; n++)
-                found |= (int)files.files.at[n].lines;
-            hd__corpus_free(&files);
-        }
-    return found;
-}
-
-/* Keys of text in a job that reads none, and of URLs. */
-static void warn_idle_keys(const struct hd__compiled *c)
-{
-    int text = hd__train_corpus_has_text(c), url = hd__train_corpus_has_url(c->job), chat = c->job->data_chat_template != NULL;
-    const char *no_text = c->job->data_tokenizer ? "nothing is tokenized: the files are tokens"
-                                                 : "nothing is tokenized: set data.tokenizer, or leave it out";
-    const struct {
-        const char *key;
-        int used;
-        const char *why;
-    } rows[] = {{"data.field", text && !chat && has_lines(c),
-                 !text  ? no_text
-                 : chat ? "data.chat_template reads messages, or prompt and completion"
-                        : "no file is of JSON lines (.jsonl, .json)"},
-                {"data.chat_template", text, no_text},
-                {"data.append_eod", text, no_text},
-                {"data.cache", text, no_text},
-                {"data.http_timeout", url, "no file is a URL: leave it out"},
-                {"data.http_retries", url, "no file is a URL: leave it out"}};
-    for (size_t i = 0; i < HD__COUNT(rows); i++) {
-        const struct hd__job_value *value = hd__job_value_get(c->job, rows[i].key);
-        if (value && !rows[i].used && strcmp(value->origin, "default") != 0)
-            hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because %s", value->origin, rows[i].key, rows[i].why);
+    struct hd__job *job = c->job;
+    int all = is_value(job, "data.format", "bytes"),
+        some = is_value(job, "data.format", "auto") && c->info.vocab == 256;
+    for (uint64_t i = 0; i < job->train.count && !strcmp(job->data->use, "tokens"); i++) {
+        const char *path = job->train.at[i].path;
+        if (all || (some && !hd__corpus_is_tokens_name(path) && !strstr(path, "://") && !is_folder_or_pattern(path)))
+            return path;
     }
-}
-
-/* Tokens of data.train that have marks of what the loss counts beside them; NULL: none have. */
-static const char *marks_of(const struct hd__compiled *c)
-{
-    struct file_ids files = list_files(c, &c->job->train);
-    const char *found = NULL;
-    for (uint32_t i = 0; i < files.list.count && !found; i++) {
-        char *prefix = hd__indexed_prefix(files.list.at[i].path);
-        const char *marks = hd__arena_format(&c->job->arena, "%s.loss", prefix);
-        if (is_tokens_name(files.list.at[i].path) && !access(marks, F_OK))
-            found = marks;
-        free(prefix);
-    }
-    hd__free_array(&files.list);
-    return found;
-}
-
-void hd__train_corpus_warn(const struct hd__compiled *c, int trains)
-{
-    const struct hd__job_value *loss = hd__job_value_get(c->job, "data.loss");
-    const char *marks = trains && loss && !strcmp(loss->origin, "default") ? marks_of(c) : NULL;
-    if (marks)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train: %s marks what is to be learnt, and data.loss is not set, so prompts are trained, too: "
-                "say data.loss=completion, or all",
-                hd__job_where(c->job, "data.train"), marks);
-    warn_held_out(c);
-    hd__train_token_origin_warn(c);
-    warn_idle_keys(c);
-    if (trains && c->job->data_chat_template && (!loss || !strcmp(loss->origin, "default")) &&
-        hd__train_corpus_has_text(c))
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.chat_template is set and data.loss is not, so prompts are trained, too: say "
-                "data.loss=completion, or all",
-                hd__job_where(c->job, "data.chat_template"));
+    return NULL;
 }
 
 /* ---- the tokenizer */

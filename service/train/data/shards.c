@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "service/text/corpus.h"
-#include "service/train/corpus.h"
+#include "service/train/data/corpus.h"
 #include "service/train/session.h"
 
 /* ---- the files of a path */
