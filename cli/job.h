@@ -4,8 +4,8 @@
 
 #include "cli/command.h"
 #include "runtime/exec/select.h"
-#include "service/train/session.h"
 #include "service/train/data/token_origin.h"
+#include "service/train/session.h"
 
 /* GOMP_SPINCOUNT, where nobody has set it: threads of a kernel that is done wait for about 0.2 ms, and then sleep. */
 #define HD__CLI_OMP_SPINS "20000"

@@ -4,10 +4,10 @@
 
 #include <jansson.h>
 
+#include "service/train/data/token_origin.h"
 #include "service/train/loss_scaler.h"
 #include "service/train/run_lock.h"
 #include "service/train/session.h"
-#include "service/train/data/token_origin.h"
 
 /* Progress of a run: part of every checkpoint. */
 struct hd__train_progress {
