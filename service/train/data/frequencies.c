@@ -118,7 +118,8 @@ void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
 {
     struct hd__train_feed *train = NULL, *val = NULL;
     struct hd_error unused = HD_ERROR_INIT;
-    if (hd__train_corpus_has_url(c->job) || hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused))
+    if (!c->job->check_tokens || hd__train_corpus_has_url(c->job) ||
+        hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused))
         return;
     struct frequencies of_train = count_tokens(c, hd__train_feed_data(train)), of_val;
     struct hd__passages passages = hd__passages_of(hd__train_feed_data(train), c->job->seq_len, COMPARED), held_out;
@@ -151,7 +152,8 @@ void hd__train_frequencies_judge(const struct hd__compiled *c, const struct hd__
                                  const char *when)
 {
     /* Good weights may be surprised by labels of few kinds, as of a classification. */
-    if (!c->info.weights || hd__train_corpus_has_url(c->job) || !(loss > 0.6 * log((double)c->info.vocab)))
+    if (!c->info.weights || !c->job->check_tokens || hd__train_corpus_has_url(c->job) ||
+        !(loss > 0.6 * log((double)c->info.vocab)))
         return;
     struct frequencies f = count_tokens(c, hd__train_feed_data(feed));
     if (f.total >= ENOUGH && loss > entropy(&f))
