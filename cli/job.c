@@ -75,7 +75,10 @@ int hd__cli_check_batch(const struct hd__command *command, const struct hd__cli_
                                                   ", and copy that checkpoint to %s, where auto goes on "
                                                   "from it",
                                                   job->checkpoint_dir));
-    return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (over) /* it would lose steps for certain */
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    hd__log(HD_LOG_WARN, NULL, "%s", err.message);
+    return HD__EXIT_DONE;
 }
 
 /* Does a group along these axes lie on several machines? */

@@ -118,7 +118,7 @@ static int fail_unknown_option(const struct hd__command *command, const struct h
     nearest = hd__nearest(word, names, n);
     free(names);
     const char *key = nearest || strncmp(command->usage, "JOB", 3) != 0 ? NULL : key_of_option(word, path);
-    const char *other = strncmp(command->usage, "JOB", 3) ? NULL : word_of_option(word);
+    const char *other = command == &hd__command_train ? word_of_option(word) : NULL;
     if (other)
         return hd__cli_usage_error(command, "there is no option %s: keys of the job have no dashes: %s", word, other);
     if (key)

@@ -306,19 +306,19 @@ static int32_t check_ports(struct hd__job *job, uint16_t port, int32_t n, struct
     return HD_OK;
 }
 
-/* Another launcher's ranks are on as many machines as it started them on. */
+/* Ranks of another launcher that are all on this machine. How many machines others take, one of them cannot know: they
+ * may have different numbers of ranks. */
 static int32_t check_machines(struct hd__job *job, const struct hd__launch_env *env, struct hd_error *err)
 {
     const struct hd__job_value *nodes = hd__job_value_get(job, "launch.nodes");
-    int32_t machines = env->knows_machine ? (env->size + env->local_size - 1) / env->local_size : env->size;
-    if (!nodes || !strcmp(nodes->origin, "default") ||
-        (machines >= job->nodes_min && (machines <= job->nodes_max || !env->knows_machine)))
+    if (!nodes || !strcmp(nodes->origin, "default") || !env->knows_machine || env->local_size < env->size ||
+        job->nodes_min <= 1)
         return HD_OK;
     return hd__job_fail(job, "launch.nodes", err,
                         "launch.nodes is %s, but variables of a launcher (WORLD_SIZE, LOCAL_WORLD_SIZE or their like) "
-                        "say %d rank%s on %d machine%s: make them equal, or unset the variables where no launcher "
+                        "say %d rank%s on 1 machine: make them equal, or unset the variables where no launcher "
                         "started this",
-                        job->launch_nodes, env->size, env->size > 1 ? "s" : "", machines, machines > 1 ? "s" : "");
+                        job->launch_nodes, env->size, env->size > 1 ? "s" : "");
 }
 
 static int start(struct hd__cli_training *t, int argc, char **argv)
@@ -330,8 +330,9 @@ static int start(struct hd__cli_training *t, int argc, char **argv)
     int found, code;
     if (hd__cli_detect_launch(loaded, &env, &found))
         return HD__EXIT_REFUSED;
-    if (found && (check_machines(loaded->job, &env, &err) ||
-                  (env.serves_rendezvous && check_ports(loaded->job, env.store.port, 1, &err))))
+    if (found && check_machines(loaded->job, &env, &err)) /* on all ranks alike */
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (found && env.serves_rendezvous && env.size == 1 && check_ports(loaded->job, env.store.port, 1, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     int32_t said = loaded->job->nodes_max > 1 ? env.local_size : env.size;
     if (found && env.rank == 0 && loaded->job->launch_ranks && loaded->job->launch_ranks != said)

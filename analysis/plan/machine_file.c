@@ -263,9 +263,11 @@ int32_t hd__machine_reaches(const struct hd__machine *m, int64_t ranks, struct h
 {
     const struct hd__machine_level *last = &m->level[m->n_levels - 1];
     if (ranks > last->ranks)
-        return hd_fail(err, HD_E_INVALID,
-                       "%lld ranks: %s has no level beyond %lld of %s: add one, as infiniband in machines/h100-8.yaml",
-                       (long long)ranks, m->path, (long long)last->ranks, last->name ? last->name : "its last");
+        return hd_fail(
+            err, HD_E_INVALID,
+            "%lld ranks: %s has no level beyond %lld of %s: add one, as infiniband in machines/h100-8.yaml; where "
+            "they are on one machine, measure as many (heddle calibrate --ranks)",
+            (long long)ranks, m->path, (long long)last->ranks, last->name ? last->name : "its last");
     return HD_OK;
 }
 

@@ -196,17 +196,14 @@ static int32_t read_weight(const json_t *value, size_t i, int *counts, struct hd
 /* Flags of other trainers, whose word for it "weight" is here. */
 static int32_t check_flags(const json_t *value, size_t i, int counts, struct hd_error *err)
 {
-    static const struct {
-        const char *key;
-        int clear; /* not known which of its values trains */
-    } flags[] = {{"train", 0}, {"training", 0}, {"mask", 1}};
+    static const char *const flags[] = {"train", "training"};
     for (size_t k = 0; k < HD__COUNT(flags); k++) {
-        const json_t *flag = json_object_get(value, flags[k].key);
-        if (json_is_boolean(flag) && (flags[k].clear || json_is_true(flag) != counts))
+        const json_t *flag = json_object_get(value, flags[k]);
+        if (json_is_boolean(flag) && json_is_true(flag) != counts)
             return hd_fail(err, HD_E_UNSUPPORTED,
                            "messages[%zu].%s: is not read: the loss counts each message of an assistant, but for one "
                            "with \"weight\": 0: write that instead",
-                           i, flags[k].key);
+                           i, flags[k]);
     }
     return HD_OK;
 }
@@ -437,10 +434,10 @@ int32_t hd__chat_encode(const struct hd__tokenizer *t, const struct hd__chat_tem
     out->ids.count = 0;
     out->letters = NULL;
     out->bare = !messages;
-    if (json_string_length(json_object_get(line, "system")))
-        return hd_fail(err, HD_E_UNSUPPORTED, "system: is not rendered: make it %s",
-                       messages ? "the first of messages, {\"role\": \"system\", \"content\": ...}"
-                                : "the beginning of prompt");
+    if (messages && json_string_length(json_object_get(line, "system")))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "system: is not rendered: make it the first of messages, {\"role\": \"system\", \"content\": "
+                       "...}");
     if (tools && !json_is_null(tools) && json_array_size(tools))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "tools: tools are not rendered: describe them in a message of the system");

@@ -227,8 +227,8 @@ static int32_t write_generation(const struct export *e, const char *source, FILE
         add_end(ends, e->config->stop);
     int32_t rc = json_object_set_new(root, "eos_token_id", ends)
                      ? hd_fail(err, HD_E_INVALID, "%s: is no JSON object", source)
-                 : json_dumpf(root, file, JSON_INDENT(2)) ? fail_io(path, err)
-                                                          : HD_OK;
+                 : json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) ? fail_io(path, err)
+                                                                                    : HD_OK;
     json_decref(root);
     return rc;
 }

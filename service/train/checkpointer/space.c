@@ -4,8 +4,8 @@
 
 #include "service/train/checkpointer/internal.h"
 
-/* The folder may not be there yet: then the first above it counts. 0: not known. */
-static uint64_t free_bytes(const char *folder)
+/* The folder may not be there yet: then the first above it counts. Is it known? */
+static int find_free(const char *folder, uint64_t *bytes)
 {
     struct statvfs at;
     char *path = hd__strdup(folder);
@@ -15,7 +15,8 @@ static uint64_t free_bytes(const char *folder)
         *(slash ? slash + (slash == path && slash[1]) : path) = 0;
     }
     free(path);
-    return known ? (uint64_t)at.f_bavail * at.f_frsize : 0;
+    *bytes = known ? (uint64_t)at.f_bavail * at.f_frsize : 0;
+    return known;
 }
 
 /* All tensors of all ranks. */
@@ -35,12 +36,14 @@ void hd__checkpointer_warn_space(const struct hd__train_checkpointer *k, int64_t
 {
     struct hd__job *job = k->s->compiled->job;
     int64_t left = HD__MAX(job->steps - step, 0), keep = job->checkpoint_keep, every = job->checkpoint_every;
-    int64_t most = every ? (left + every - 1) / every : job->checkpoint_seconds > 0 && keep ? keep + 1 : 1;
+    int64_t most = every                                 ? (left + every - 1) / every
+                   : job->checkpoint_seconds > 0 && keep ? HD__MIN(keep + 1, left)
+                                                         : 1;
     if (keep) /* one more than stay, while it is saved; of those that are there the oldest go */
         most = HD__MAX(1, HD__MIN(most, keep + 1 - here));
-    uint64_t bytes, there;
+    uint64_t bytes, there = 0;
     char need[32], is[32];
-    if (!left || job->trace.ends || strstr(k->dir, "://") || !(there = free_bytes(k->dir)))
+    if (!left || job->trace.ends || strstr(k->dir, "://") || !find_free(k->dir, &there))
         return;
     bytes = checkpoint_bytes(k);
     hd__bytes_text(bytes, need);

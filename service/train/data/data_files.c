@@ -172,6 +172,9 @@ void hd__train_marks_make(const struct hd__compiled *c, struct hd__train_marks *
 {
     const struct hd__sources *sources[] = {&c->job->train, &c->job->val, &c->job->test};
     for (size_t k = 0; k < HD__MARKS; k++) {
+        *out->of[k] = 0;
+        if (k < HD__COUNT(sources) && hd__train_corpus_has_url(c->job)) /* a server may be away */
+            continue;
         struct file_ids files = k < HD__COUNT(sources) ? list_files(c, sources[k]) : list_weights(c);
         mark_files(&files, out->of[k]);
     }

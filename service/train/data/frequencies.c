@@ -122,14 +122,16 @@ void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
         hd__train_feed_open(c, 0, HD__FEED_UNPACKED, &train, &unused))
         return;
     struct frequencies of_train = count_tokens(c, hd__train_feed_data(train)), of_val;
-    struct hd__passages passages = hd__passages_of(hd__train_feed_data(train), c->job->seq_len, COMPARED), held_out;
-    judge_repeated(&passages, train);
+    struct hd__passages passages = hd__passages_of(hd__train_feed_data(train), c->job->seq_len, COMPARED, 0), held_out;
+    if (!c->job->train.weighted) /* a mix reads some more often than others */
+        judge_repeated(&passages, train);
     for (int32_t k = 0; k < hd__train_feed_sets(c->job) && evaluates; k++) {
         if (hd__train_feed_open(c, 0, HD__FEED_VAL + k, &val, &unused))
             break;
         of_val = count_tokens(c, hd__train_feed_data(val));
-        held_out = hd__passages_of(hd__train_feed_data(val), c->job->seq_len, COMPARED);
-        compare(&of_train, &of_val, val);
+        held_out = hd__passages_of(hd__train_feed_data(val), c->job->seq_len, COMPARED, 1);
+        if (!c->job->n_val_sets) /* sets with names may be of other kinds of text */
+            compare(&of_train, &of_val, val);
         compare_passages(&passages, &held_out, val);
         free(of_val.counts);
         hd__passages_free(&held_out);

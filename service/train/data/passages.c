@@ -43,21 +43,22 @@ static int by_hash(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void sort(struct hd__passages *p)
+static void sort(struct hd__passages *p, int single)
 {
-    uint32_t kept = 0, times = 0;
+    uint32_t kept = 0;
     if (p->hashes.count)
         qsort(p->hashes.at, p->hashes.count, sizeof *p->hashes.at, by_hash);
-    for (uint32_t i = 0; i < p->hashes.count; i++) {
-        times = kept && p->hashes.at[kept - 1] == p->hashes.at[i] ? times + 1 : 1;
-        if (times == 1)
+    for (uint32_t i = 0, next; i < p->hashes.count; i = next) {
+        for (next = i + 1; next < p->hashes.count && p->hashes.at[next] == p->hashes.at[i];)
+            next++;
+        p->repeated += next > i + 1;
+        if (next == i + 1 || !single)
             p->hashes.at[kept++] = p->hashes.at[i];
-        p->repeated += times == 2;
     }
     p->hashes.count = kept;
 }
 
-struct hd__passages hd__passages_of(const struct hd__data *data, int64_t seq_len, uint64_t tokens)
+struct hd__passages hd__passages_of(const struct hd__data *data, int64_t seq_len, uint64_t tokens, int single)
 {
     struct hd__passages p = {0};
     struct window w = {.oldest = 1};
@@ -72,7 +73,7 @@ struct hd__passages hd__passages_of(const struct hd__data *data, int64_t seq_len
             add(&p, &w, ids[i]);
     }
     free(ids);
-    sort(&p);
+    sort(&p, single);
     return p;
 }
 
