@@ -74,6 +74,11 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
     free(k);
 }
 
+const struct hd__train_marks *hd__train_checkpointer_marks(const struct hd__train_checkpointer *k)
+{
+    return &k->data.files;
+}
+
 const struct hd__train_loaded *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *k)
 {
     static const struct hd__train_loaded nothing = {.saved_on = ""};

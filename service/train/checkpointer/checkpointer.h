@@ -80,6 +80,8 @@ int32_t hd__train_checkpointer_set_aside(struct hd__train_checkpointer *checkpoi
 int32_t hd__train_checkpointer_wait_aside(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 /* Its address stays valid until close; NULL is fine: nothing was loaded. */
 const struct hd__train_loaded *hd__train_checkpointer_loaded(const struct hd__train_checkpointer *checkpointer);
+/* Marks of the files, as checkpoints will have them; on rank 0. */
+const struct hd__train_marks *hd__train_checkpointer_marks(const struct hd__train_checkpointer *checkpointer);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
 int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,

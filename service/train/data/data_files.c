@@ -29,17 +29,21 @@ struct file_ids {
     HD__ARRAY(struct file_id) list;
 };
 
-static void add_file(const struct hd__compiled *c, struct file_ids *to, const char *path)
+/* The files' .meta.json are read, for split_of, or left alone. */
+enum meta { NO_META, META };
+
+static void add_file(const struct hd__compiled *c, struct file_ids *to, const char *path, enum meta meta)
 {
     struct stat st = {0};
     const char *kept = hd__arena_strdup(&c->job->arena, path), *url = strstr(path, "://");
     if (url || !stat(path, &st))
-        hd__push(&to->list, ((struct file_id){kept, hd__train_token_file(c, path).split_of, (uint64_t)st.st_size, 0,
-                                              st.st_dev, url ? hd__hash(path, strlen(path), 0) : st.st_ino}));
+        hd__push(&to->list, ((struct file_id){kept, meta == META ? hd__train_token_file(c, path).split_of : 0,
+                                              (uint64_t)st.st_size, 0, st.st_dev,
+                                              url ? hd__hash(path, strlen(path), 0) : st.st_ino}));
 }
 
 /* The sources, and the files of those that are folders or patterns. */
-static struct file_ids list_files(const struct hd__compiled *c, const struct hd__sources *sources)
+static struct file_ids list_files(const struct hd__compiled *c, const struct hd__sources *sources, enum meta meta)
 {
     struct file_ids all = {0};
     for (uint64_t i = 0; i < sources->count; i++) {
@@ -51,9 +55,9 @@ static struct file_ids list_files(const struct hd__compiled *c, const struct hd_
         else
             hd__train_corpus_shards(path, &files, &unused);
         for (uint32_t k = 0; k < files.files.count; k++)
-            add_file(c, &all, files.files.at[k].path);
+            add_file(c, &all, files.files.at[k].path, meta);
         if (!files.files.count)
-            add_file(c, &all, path);
+            add_file(c, &all, path, meta);
         hd__corpus_free(&files);
     }
     return all;
@@ -115,7 +119,8 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
 
 int hd__train_data_files_split(const struct hd__compiled *c, int test)
 {
-    struct file_ids train = list_files(c, &c->job->train), val = list_files(c, test ? &c->job->test : &c->job->val);
+    struct file_ids train = list_files(c, &c->job->train, META),
+                    val = list_files(c, test ? &c->job->test : &c->job->val, META);
     int found = !test && !c->job->val.count && c->job->val_fraction > 0;
     for (size_t pair = 0; pair < (size_t)train.list.count * val.list.count; pair++) {
         uint64_t of = val.list.at[pair / train.list.count].split_of;
@@ -175,7 +180,7 @@ void hd__train_marks_make(const struct hd__compiled *c, struct hd__train_marks *
         *out->of[k] = 0;
         if (k < HD__COUNT(sources) && hd__train_corpus_has_url(c->job)) /* a server may be away */
             continue;
-        struct file_ids files = k < HD__COUNT(sources) ? list_files(c, sources[k]) : list_weights(c);
+        struct file_ids files = k < HD__COUNT(sources) ? list_files(c, sources[k], NO_META) : list_weights(c);
         mark_files(&files, out->of[k]);
     }
 }
@@ -277,18 +282,18 @@ static void warn_held_out(const struct hd__compiled *c)
     struct {
         const char *key;
         struct file_ids files;
-    } parts[HD__VAL_SETS + 2] = {{"data.train", list_files(c, &job->train)}};
+    } parts[HD__VAL_SETS + 2] = {{"data.train", list_files(c, &job->train, META)}};
     size_t n = 1;
     for (uint64_t k = 0; k < job->n_val_sets; k++, n++) {
         parts[n].key = hd__arena_format(&job->arena, "data.val.%s", job->val_sets[k].name);
-        parts[n].files = list_files(c, &job->val_sets[k].sources);
+        parts[n].files = list_files(c, &job->val_sets[k].sources, META);
     }
     if (!job->n_val_sets) {
         parts[n].key = "data.val";
-        parts[n++].files = list_files(c, &job->val);
+        parts[n++].files = list_files(c, &job->val, META);
     }
     parts[n].key = "data.test";
-    parts[n++].files = list_files(c, &job->test);
+    parts[n++].files = list_files(c, &job->test, META);
     warn_twice(job, &parts[0].files);
     warn_parts(job, &parts[0].files);
     for (size_t h = 1; h < n; h++)
@@ -352,7 +357,7 @@ static void warn_idle_keys(const struct hd__compiled *c)
 /* Tokens of data.train that have marks of what the loss counts beside them; NULL: none have. */
 static const char *marks_of(const struct hd__compiled *c)
 {
-    struct file_ids files = list_files(c, &c->job->train);
+    struct file_ids files = list_files(c, &c->job->train, NO_META);
     const char *found = NULL;
     for (uint32_t i = 0; i < files.list.count && !found; i++) {
         char *prefix = hd__indexed_prefix(files.list.at[i].path);

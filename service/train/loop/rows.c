@@ -184,7 +184,10 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
                               l->run, "job", hd__job_json(l->job), "mesh", mesh_json(&c->mesh), "parameters",
                               (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
     struct hd__train_marks files;
-    hd__train_marks_make(c, &files);
+    if (l->checkpointer)
+        files = *hd__train_checkpointer_marks(l->checkpointer);
+    else
+        hd__train_marks_make(c, &files);
     json_object_set_new(start, "files_of", hd__train_marks_json(&files));
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));

@@ -81,7 +81,7 @@ START_TEST(few_files)
 }
 END_TEST
 
-/* Of each process, and a job trains for longer. */
+/* Limits of a process: a job trains for longer. */
 START_TEST(processor_time)
 {
     struct rlimit limit = {3600, 3600};

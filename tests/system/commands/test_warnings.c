@@ -461,6 +461,38 @@ static void expect_once(const char *words, const char *want)
                   c->err);
 }
 
+/* Words that get no warning. */
+static const char *const silent[] = {
+    "comm.use=shm",
+    "mesh.dp=2 " BY_PIPES "comm.tune=two.json comm.sums=any",
+    "mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2}] eval.every=4 "
+    "data.val_fraction=0.1 checkpoint={\"every\":4}",
+    "precision.master=bf16 optimizer.rounding=stochastic",
+    "data.train=[\"corpus.txt\",\"bytes.npy\"]",
+    "data.train=begin.txt data.val=end.txt eval.every=2",
+    "checkpoint={} job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
+    "checkpoint={\"every\":2,\"keep\":{\"best\":5}} data.val_fraction=0.1 eval.every=100", /* before each save */
+    "data.shuffle_buffer=64",
+    "model.vocab=320 data.train=rows.bin data.documents=mask data.eod=0", /* each such token is a document */
+    "mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\",\"virtual\":2},{\"use\":\"zero\"}]",
+    "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
+    "model.dropout=0",
+    "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
+    "model.vocab=320 data.train=page.html data.tokenizer=" TOKENIZER,
+    "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
+    "optimizer.use=adamw_torch_fused", /* names of transformers */
+    "optimizer.use=adamw_bnb_8bit",
+    "precision.compute=fp16 precision.loss_scale=1024",
+    "data.val=turned.txt eval.every=2",    /* of the same size */
+    "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
+    "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
+    "job.steps=3 metrics.profile=true",
+    "model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/ask.bin\"] data.loss=completion",
+    TALK "data.train=[\"talk.jsonl\",\"ask.jsonl\",\"toks/talk.bin\"]",
+    TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
+    "recompute=full",
+    "recompute=selective"};
+
 START_TEST(warnings)
 {
     ck_assert_int_eq(
@@ -521,36 +553,6 @@ START_TEST(warnings)
     }
     ck_assert_int_eq(system("echo hello | " HEDDLE " sample llama.yaml --random-weights --max-new 1 2>said"), 0);
     ck_assert_ptr_nonnull(strstr(read_file("said"), "standard input is not read: give --prompt TEXT or --prompt-file"));
-    static const char *const silent[] = {
-        "comm.use=shm",
-        "mesh.dp=2 " BY_PIPES "comm.tune=two.json comm.sums=any",
-        "mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":2}] eval.every=4 "
-        "data.val_fraction=0.1 checkpoint={\"every\":4}",
-        "precision.master=bf16 optimizer.rounding=stochastic",
-        "data.train=[\"corpus.txt\",\"bytes.npy\"]",
-        "data.train=begin.txt data.val=end.txt eval.every=2",
-        "checkpoint={} job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
-        "checkpoint={\"every\":2,\"keep\":{\"best\":5}} data.val_fraction=0.1 eval.every=100", /* before each save */
-        "data.shuffle_buffer=64",
-        "model.vocab=320 data.train=rows.bin data.documents=mask data.eod=0", /* each such token is a document */
-        "mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\",\"virtual\":2},{\"use\":\"zero\"}]",
-        "mesh.dp=2 strategies.zero.stage=3 strategies.zero.prefetch=2 strategies.zero.reshard_after_forward=true",
-        "model.dropout=0",
-        "model.vocab=320 data.train=han.txt data.tokenizer=" TOKENIZER, /* the first 4,096 bytes cut a character */
-        "model.vocab=320 data.train=page.html data.tokenizer=" TOKENIZER,
-        "optimizer.use=adamw8 optimizer.block_size=16 optimizer.min_8bit_size=16",
-        "optimizer.use=adamw_torch_fused", /* names of transformers */
-        "optimizer.use=adamw_bnb_8bit",
-        "precision.compute=fp16 precision.loss_scale=1024",
-        "data.val=turned.txt eval.every=2",    /* of the same size */
-        "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
-        "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
-        "job.steps=3 metrics.profile=true",
-        "model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/ask.bin\"] data.loss=completion",
-        TALK "data.train=[\"talk.jsonl\",\"ask.jsonl\",\"toks/talk.bin\"]",
-        TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
-        "recompute=full",
-        "recompute=selective"};
     for (size_t i = 0; i < HD__COUNT(silent); i++) {
         struct command *c = command_run("train llama.yaml --dry-run %s", silent[i]);
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
