@@ -479,7 +479,7 @@ START_TEST(rank_0_never_comes)
     snprintf(where, sizeof where, _i ? "127.0.0.1:%d" : "the local socket of port or job %d", port);
     snprintf(environment, sizeof environment, "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d%s", port,
              secret[_i]);
-    c = command_run_env(environment, "train llama.yaml comm.timeout=0.5 liveness.late_after=0.1");
+    c = command_run_env(environment, "train llama.yaml comm.timeout=3 liveness.late_after=0.1");
     ck_assert_int_ne(c->code, 0);
     expect_says(c, keep(hd__format("waiting for rank 0 at %s since ", where)));
     expect_says(c, keep(hd__format("s for rank 0 at %s (Connection refused)", where)));
