@@ -16,7 +16,7 @@ enum { TRIES = 7, OPERANDS = 8 };
 
 struct calibration {
     const char *device_name, *comm_name;
-    uint32_t ranks;
+    uint32_t ranks, steps; /* steps: of a small job */
     const struct hd_device_ops *ops;
     struct hd_device *device;
     void *memory[OPERANDS];
@@ -334,7 +334,8 @@ static int32_t add_jobs(const struct calibration *c, struct hd__text *out, struc
                                             .comm = c->comm_name,
                                             .dtypes = dtypes,
                                             .n_dtypes = n,
-                                            .ranks = c->ranks};
+                                            .ranks = c->ranks,
+                                            .steps = c->steps};
     struct hd__text rows = {0};
     int32_t rc = on_host(c) ? hd__calibrate_jobs(&jobs, &rows, err) : HD_OK;
     if (!rc && rows.length)
@@ -350,19 +351,23 @@ static int run(int argc, char **argv)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__arena arena = {0};
     struct hd__text text = {0};
-    const char *ranks_text = "2";
-    int64_t ranks = 0;
+    const char *ranks_text = "2", *steps_text = "6";
+    int64_t ranks = 0, steps = 0;
     struct hd__cli_words words;
-    const struct hd__cli_flag flags[] = {
-        {"--device", &c.device_name, NULL}, {"--comm", &c.comm_name, NULL}, {"--ranks", &ranks_text, NULL}};
+    const struct hd__cli_flag flags[] = {{"--device", &c.device_name, NULL},
+                                         {"--comm", &c.comm_name, NULL},
+                                         {"--ranks", &ranks_text, NULL},
+                                         {"--steps", &steps_text, NULL}};
     int code = hd__cli_split(&hd__command_calibrate, argc, argv, flags, HD__COUNT(flags), &words);
     if (!code && words.count)
         code = hd__cli_usage_error(&hd__command_calibrate, "there is no option %s", words.at[0]);
     free(words.at);
     code = code ? code : hd__cli_parse_whole(&hd__command_calibrate, "--ranks", ranks_text, 1, 1024, &ranks);
+    code = code ? code : hd__cli_parse_whole(&hd__command_calibrate, "--steps", steps_text, 1, 1000, &steps);
     if (code)
         return code;
     c.ranks = (uint32_t)ranks;
+    c.steps = (uint32_t)steps;
     if (c.ranks > (uint32_t)hd__cpu_count())
         hd__log(
             HD_LOG_WARN, NULL,
@@ -388,7 +393,7 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_calibrate = {
     .name = "calibrate",
-    .usage = "[--device NAME] [--comm NAME] [--ranks N]",
+    .usage = "[--device NAME] [--comm NAME] [--ranks N] [--steps N]",
     .summary = "measure this machine for heddle plan",
     .help =
         "Measures products by shape, attention, memory, a launch, and all_reduce between ranks on this machine, then\n"
@@ -398,7 +403,8 @@ const struct hd__command hd__command_calibrate = {
         "other devices. Not measured: the network, how transfers slow compute, and a GPU's small jobs.\n\n"
         "  --device NAME     cpu, cuda (cpu)\n"
         "  --comm NAME       the transport between the ranks (shm)\n"
-        "  --ranks N         of the machine (2)\n",
+        "  --ranks N         of the machine (2)\n"
+        "  --steps N         of each small job (6): fewer take less time, and measure less well\n",
     .example = "  heddle calibrate --ranks 4 > here.yaml\n",
     .run = run,
 };

@@ -46,10 +46,10 @@ static int32_t write_inputs(const struct hd__calibrate_jobs *jobs, const char *f
         tokens[i] = (uint16_t)((random >> 16) % VOCABULARY);
     }
     hd__text_add(&job,
-                 "job: {name: calibrate, steps: 6}\ndevice: {use: %s}\ncomm: {use: %s}\nmesh: {dp: %u}\n"
+                 "job: {name: calibrate, steps: %u}\ndevice: {use: %s}\ncomm: {use: %s}\nmesh: {dp: %u}\n"
                  "data: {train: %s/tokens.bin, format: nanogpt, seq_len: %d, batch: %u}\n"
                  "optimizer: {use: adamw, lr: 1e-4}\nmetrics: {profile: true, jsonl: %s/metrics.jsonl}\n",
-                 jobs->device, jobs->comm, jobs->ranks, folder, SEQUENCE, SEQUENCES * jobs->ranks, folder);
+                 jobs->steps, jobs->device, jobs->comm, jobs->ranks, folder, SEQUENCE, SEQUENCES * jobs->ranks, folder);
     int32_t rc = write_file(folder, "tokens.bin", tokens, sizeof tokens, err);
     rc = rc ? rc : write_file(folder, "machine.yaml", jobs->machine, strlen(jobs->machine), err);
     rc = rc ? rc : write_file(folder, "job.yaml", job.at, job.length, err);

@@ -8,10 +8,10 @@
 struct hd__calibrate_jobs {
     const char *machine, *device, *comm; /* machine: the text of its file so far */
     const uint32_t *dtypes;              /* of compute */
-    uint32_t n_dtypes, ranks;
+    uint32_t n_dtypes, ranks, steps;     /* steps: of each job */
 };
 /* Adds to `out` the rows `instructions` of a machine file. Trains in processes of its own, for about 10 seconds a
- * dtype. */
+ * dtype with 6 steps. */
 int32_t hd__calibrate_jobs(const struct hd__calibrate_jobs *jobs, struct hd__text *out, struct hd_error *err);
 
 #endif

@@ -147,10 +147,12 @@ static int32_t add_path(struct hd__corpus *c, const char *path, int depth, uint3
                     path);
         return HD_OK;
     }
-    int32_t rc = hd_open_regular(path, &fd, &bytes, err);
-    if (rc)
-        return rc;
-    close(fd);
+    if ((!depth && !c->tokens) || !S_ISREG(st.st_mode)) { /* a folder of thousands is not opened to be listed */
+        int32_t rc = hd_open_regular(path, &fd, &bytes, err);
+        if (rc)
+            return rc;
+        close(fd);
+    }
     if (!c->tokens && hd__corpus_is_tokens_name(path))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "%s: its name says tokens, and not text: these need no tokenizer: name it in data.train, or "

@@ -292,7 +292,7 @@ def training():
 
 def calibration():
     """What `heddle calibrate` prints is a machine file, of rates above 0, by which jobs are planned."""
-    done = subprocess.run([HEDDLE, "calibrate", "--ranks", "2"], capture_output=True, text=True)
+    done = subprocess.run([HEDDLE, "calibrate", "--ranks", "2", "--steps", "1"], capture_output=True, text=True)
     pathlib.Path("here.yaml").write_text(done.stdout)
     check("calibrate", done.returncode == 0, done)
     keys = dict(line.split(": ", 1) for line in done.stdout.splitlines() if not line.startswith(("#", " ")) and ": " in line)
@@ -304,7 +304,7 @@ def calibration():
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
     done = run("--ranks", "4", "--machine", "here.yaml")
     check("no further than was measured", done.returncode == 2 and "4 ranks: here.yaml has no level beyond 2 of shm" in done.stderr, done)
-    for words, says in [(["--ranks", "0"], "--ranks 0"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
+    for words, says in [(["--ranks", "0"], "--ranks 0"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["--steps", "0"], "--steps 0"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
                         (["--device", "nix"], "no plugin device-nix"), (["--comm", "nix"], "no plugin comm-nix")]:
         done = subprocess.run([HEDDLE, "calibrate", *words], capture_output=True, text=True)
         check(f"calibrate refuses {words}", done.returncode == 2 and says in done.stderr and not done.stdout, done)
