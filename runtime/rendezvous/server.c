@@ -17,6 +17,8 @@
 #include "runtime/rendezvous/local_discovery.h"
 #include "runtime/rendezvous/server_internal.h"
 
+#define STOP_SECONDS 2.0 /* between the ends of ranks that are all stopped before the first step */
+
 /* ---- how a job ends */
 
 void hd__server_send_end(struct hd__server *s, struct server_conn *c)
@@ -278,6 +280,10 @@ static void *serve(void *arg)
             on_wake(s);
         serve_conns(s, fds.at, n, now);
         hd__server_expire_waits(s, now);
+        if (s->stopping.since > 0 && s->conns.count && now > s->stopping.since + STOP_SECONDS) {
+            s->stopping.since = 0;
+            hd__server_rank_died(s, s->stopping.rank, "its connection closed");
+        }
         log_absent_ranks(s, now);
         if (fds.at[n].revents & POLLIN)
             hd__server_conn_accept(s, now);
@@ -439,6 +445,11 @@ int hd__server_is_complete(const struct hd__server *server)
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank)
 {
     return atomic_load(&server->visits[rank]);
+}
+
+void hd__server_stopping(struct hd__server *server)
+{
+    atomic_store(&server->stopping.all, 1);
 }
 
 void hd__server_end(struct hd__server *server, int32_t rank, const char *cause)

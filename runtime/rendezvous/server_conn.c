@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -29,6 +30,15 @@ void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
                               : hd__store_wire_write(c->out + c->out_bytes, frame);
 }
 
+/* A terminal's signal comes to the ranks as it comes to the launcher, which may be slower to take it. */
+static int is_stopping(struct hd__server *s)
+{
+    sigset_t pending;
+    if (s->options.stops && !sigpending(&pending) && !sigdelset(&pending, SIGCHLD) && !sigisemptyset(&pending))
+        hd__server_stopping(s);
+    return atomic_load(&s->stopping.all);
+}
+
 /* `cause` may be text of the connection's own. */
 void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 {
@@ -38,8 +48,15 @@ void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
     if (c->rank >= 0) {
         if (s->conn_of[c->rank] == c)
             s->conn_of[c->rank] = NULL;
-        if (s->rank_state[c->rank] == HD__RANK_CONNECTED)
+        if (s->rank_state[c->rank] == HD__RANK_CONNECTED && is_stopping(s)) {
+            s->rank_state[c->rank] = HD__RANK_LEFT; /* before the first step a signal ends it */
+            if (!(s->stopping.since > 0)) {
+                s->stopping.rank = c->rank;
+                s->stopping.since = hd__now();
+            }
+        } else if (s->rank_state[c->rank] == HD__RANK_CONNECTED) {
             hd__server_rank_died(s, c->rank, cause);
+        }
         if (s->options.members) {
             s->rank_state[c->rank] = HD__RANK_ABSENT;
             atomic_fetch_add(&s->visits[c->rank], 1);

@@ -86,7 +86,12 @@ struct hd__server {
         _Atomic int is; /* asked for; what follows was set before */
         int32_t rank;
         char cause[256];
-    } ask;                          /* hd__server_end */
+    } ask; /* hd__server_end */
+    struct {
+        _Atomic int all; /* hd__server_stopping */
+        int32_t rank;
+        double since; /* of the first whose connection closed since then; 0: none did */
+    } stopping;
     double opened, first_connected; /* when it was; when the first rank came, 0: none did */
     double absent_logged;           /* how many seconds after that the log last said who has not come */
     _Atomic double busy_until;      /* as hd__server_busy_until says */

@@ -49,7 +49,7 @@ struct hd__server_options {
     /* 1: the ranks are agents of machines, which come and go: the end of one ends nobody else's connection, and it may
      * come again; messages call it a node. */
     int32_t members;
-    int32_t reserved2;
+    int32_t stops; /* 1: a blocked signal that is pending in this process, but for SIGCHLD, asks all ranks to stop */
     const struct hd__server_memory *memory; /* lives as long as the server; NULL: keys have a table of their own */
 };
 
@@ -66,6 +66,8 @@ int32_t hd__server_exit_code(struct hd__server *server);
 int hd__server_is_complete(const struct hd__server *server);
 /* [any-thread] Of members: counts how often one has come and gone; odd: it is here. */
 uint32_t hd__server_visits(const struct hd__server *server, int32_t rank);
+/* [any-thread] All ranks are asked to stop: one whose connection closes has died only if others are here 2 s later. */
+void hd__server_stopping(struct hd__server *server);
 /* [any-thread] Ends the job as if this rank had died by `cause`, unless it has ended. */
 void hd__server_end(struct hd__server *server, int32_t rank, const char *cause);
 /* [any-thread] hd__now() up to which ranks said that they are busy; 0: none did. */

@@ -113,15 +113,19 @@ static void kill_stopped(const struct hd__launch_round *r, struct child *childre
         }
 }
 
-/* A rank that a signal of its own ended before all had met: the others would wait for it. */
-static void end_unmet(const struct hd__launch_round *r, const struct child *children, struct hd__server *server)
+/* A rank that a signal or a notice of its own ended before all had met: the others would wait for it. On one machine all
+ * are stopped with it; those of other machines are told. */
+static int end_unmet(const struct hd__launch_round *r, const struct child *children, struct hd__server *server)
 {
     char cause[64];
     for (int32_t i = 0; i < r->n && !hd__server_is_complete(server); i++)
         if (!children[i].running && children[i].exit_code == 3) {
+            if (r->env.size == r->n)
+                return 1;
             snprintf(cause, sizeof cause, "rank %d was stopped before all ranks had met", r->first + i);
             hd__server_end(server, r->first + i, cause);
         }
+    return 0;
 }
 
 int hd__launch_asks_to_stop(int sig)
@@ -137,6 +141,14 @@ static void signal_all(struct child *children, int32_t n, int sig)
     for (int32_t i = 0; i < n; i++)
         if (children[i].running)
             send_signal(&children[i], sig);
+}
+
+/* Where no other machine has ranks, each is told by its own signal, and closes its connection by that. */
+static void stop_all(const struct hd__launch_round *r, struct child *children, struct hd__server *server, int sig)
+{
+    if (server && r->env.size == r->n)
+        hd__server_stopping(server);
+    signal_all(children, r->n, sig);
 }
 
 /* Collects children that ended; returns how many still run. */
@@ -176,7 +188,7 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
         struct timespec wait = {.tv_nsec = 100000000};
         int sig = sigtimedwait(&r->signals, NULL, &wait);
         if (hd__launch_asks_to_stop(sig)) {
-            signal_all(children, r->n, sig);
+            stop_all(r, children, server, sig);
             *stopped = 1;
         }
         now = hd__now();
@@ -186,8 +198,10 @@ static struct failure wait_children(const struct hd__launch_round *r, struct chi
         busy = busy_until(r->env.progress, hd_slept(looked, LONGEST_LOOK, now));
         if (r->tick && r->tick(r->tick_user, server) && (!first.code || first.code == 3))
             first = (struct failure){.code = 1, .child = -1, .since = hd__now()};
-        if (server && (!*stopped || r->env.size > r->n))
-            end_unmet(r, children, server);
+        if (server && (!*stopped || r->env.size > r->n) && end_unmet(r, children, server)) {
+            stop_all(r, children, server, SIGTERM);
+            *stopped = 1;
+        }
         kill_stopped(r, children, server, now - (first.code && first.code != 3 ? 0 : r->dead_after));
         if (first.code && first.code != 3 && !killed && now > HD__MAX(first.since + GRACE_SECONDS, busy)) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
@@ -239,7 +253,9 @@ static void serve_and_watch(struct hd__launch_round *r, struct child *children, 
     struct failure first;
     int32_t culprit = -1, why = HD_OK;
     uint16_t port = r->env.store.port;
-    if (r->serve && r->env.size > 1 && hd__server_open(r->serve, &server, &err)) {
+    struct hd__server_options options = r->serve ? *r->serve : (struct hd__server_options){0};
+    options.stops = r->env.size == r->n;
+    if (r->serve && r->env.size > 1 && hd__server_open(&options, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         signal_all(children, r->n, SIGKILL);
     } else {

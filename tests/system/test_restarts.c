@@ -503,7 +503,9 @@ START_TEST(notice)
     write_file("spot-notice", "");
     expect_saved(c, "spot", "launch.notice: spot-notice is there: the job saves and ends");
     /* Rank 0 may be gone before the other has met it, which then does not wait for comm.timeout. */
-    expect_code(command_run("train llama.yaml mesh.dp=2 job.name=early launch.notice={\"file\":\"spot-notice\"}"), 3);
+    c = command_run("train llama.yaml mesh.dp=2 job.name=early launch.notice={\"file\":\"spot-notice\"}");
+    expect_code(c, 3);
+    ck_assert_msg(!strstr(c->err, "error: ") && !strstr(c->err, "report: "), "it said:\n%s", c->err);
     c = command_start(NULL, "train " ENDLESS "job.name=asked checkpoint={} "
                             "launch.notice={\"command\":\"test\t-e\tasked-notice\",\"every\":\"10ms\"}");
     curve_wait("asked", 5);
