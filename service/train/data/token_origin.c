@@ -206,10 +206,11 @@ struct made_files {
 struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const char *path)
 {
     struct hd__job *job = c->job;
+    uint64_t hash = hd__hash(path, strlen(path), 0);
     for (uint32_t i = 0; i < job->token_files.count; i++)
-        if (!strcmp(job->token_files.at[i].path, path))
+        if (job->token_files.at[i].path_hash == hash && !strcmp(job->token_files.at[i].path, path))
             return job->token_files.at[i];
-    struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path), .eod = -1};
+    struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path), .path_hash = hash, .eod = -1};
     json_t *meta = read_meta(c, path);
     const char *name = hd__tokens_maker(meta, &file.hash), *chat = hd__tokens_template(meta);
     const json_t *eod = json_object_get(meta, "eod");
