@@ -166,6 +166,8 @@ int32_t hd__cli_text_encode_line(const struct hd__cli_text *text, const json_t *
                                  struct hd_error *err)
 {
     const json_t *prompt = json_object_get(line, "prompt"), *messages = json_object_get(line, "messages");
+    if (hd__chat_check_line(line, err))
+        return err->code;
     if (messages && !text->chat)
         return hd_fail(err, HD_E_INVALID, "\"messages\" need a template: --chat NAME (" HD__CHAT_NAMES ")");
     if (messages)

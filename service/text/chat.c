@@ -425,27 +425,34 @@ const char *hd__chat_other_form(const json_t *line)
     return NULL;
 }
 
-int32_t hd__chat_encode(const struct hd__tokenizer *t, const struct hd__chat_template *c, const json_t *line,
-                        struct hd__chat_ids *out, struct hd_error *err)
+int32_t hd__chat_check_line(const json_t *line, struct hd_error *err)
 {
-    const json_t *messages = json_object_get(line, "messages"), *tools = json_object_get(line, "tools");
-    const json_t *prompt = json_object_get(line, "prompt"), *completion = json_object_get(line, "completion");
-    const char *other = hd__chat_other_form(line);
-    out->ids.count = 0;
-    out->letters = NULL;
-    out->bare = !messages;
-    if (messages && json_string_length(json_object_get(line, "system")))
+    const json_t *tools = json_object_get(line, "tools");
+    if (json_string_length(json_object_get(line, "system")))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "system: is not rendered: make it the first of messages, {\"role\": \"system\", \"content\": "
                        "...}");
     if (tools && !json_is_null(tools) && json_array_size(tools))
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "tools: tools are not rendered: describe them in a message of the system");
+    return HD_OK;
+}
+
+int32_t hd__chat_encode(const struct hd__tokenizer *t, const struct hd__chat_template *c, const json_t *line,
+                        struct hd__chat_ids *out, struct hd_error *err)
+{
+    const json_t *messages = json_object_get(line, "messages");
+    const json_t *prompt = json_object_get(line, "prompt"), *completion = json_object_get(line, "completion");
+    const char *other = hd__chat_other_form(line);
+    out->ids.count = 0;
+    out->letters = NULL;
+    out->bare = !messages;
     if (!messages == !(prompt && completion) || (messages && (prompt || completion)))
         return hd_fail(err, HD_E_INVALID,
                        "the line has neither \"messages\" alone nor \"prompt\" with \"completion\"%s%s",
                        other ? "; " : "", other ? other : "");
     int32_t rc = messages ? hd__chat_check(t, c, err) : HD_OK;
+    rc = rc ? rc : hd__chat_check_line(line, err);
     if (rc)
         return rc;
     return messages ? encode_messages(t, c, messages, 0, out, err) : encode_completion(t, prompt, completion, out, err);

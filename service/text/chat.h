@@ -42,6 +42,9 @@ int32_t hd__chat_encode(const struct hd__tokenizer *tokenizer, const struct hd__
 /* Advice for a line of another trainer's form, as ShareGPT's; NULL: it is none that is known. */
 const char *hd__chat_other_form(const json_t *line);
 
+/* Refuses what a line says and no template renders here: tools, and a system prompt beside the messages. */
+int32_t hd__chat_check_line(const json_t *line, struct hd_error *err);
+
 /* Appends messages and what begins the assistant's answer to them. */
 int32_t hd__chat_prompt(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat,
                         const json_t *messages, struct hd__ids *ids, struct hd_error *err);

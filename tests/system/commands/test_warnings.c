@@ -560,6 +560,10 @@ START_TEST(warnings)
     struct command *bare = command_run("sample " QWEN "--prompt a data.train=ask.jsonl data.tokenizer=" QWEN_FILE
                                        " data.chat_template=chatml");
     ck_assert_msg(bare->code == 0 && !strstr(bare->err, "chat"), "%s", bare->err);
+    write_file("ruled.jsonl", "{\"system\": \"Be brief.\", \"prompt\": \"a\"}\n");
+    struct command *ruled = command_run("sample " QWEN "--prompt-file ruled.jsonl");
+    expect_code(ruled, 2);
+    expect_says(ruled, "--prompt-file ruled.jsonl:1: system: is not rendered");
     struct command *four = command_run("explain llama.yaml mesh.dp={\"replicate\":2,\"shard\":2} plugins.path=" PIPES
                                        " comm.axes={\"dp\":\"pipes\",\"dp_shard\":\"shm\"}");
     ck_assert_msg(four->code == 0 && !strstr(four->err, "comm.axes.dp"), "%s", four->err);
