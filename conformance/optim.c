@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "conformance/check.h"
+#include "core/base/option.h"
 #include "core/plugin/plugin.h"
 #include "heddle/gradient_clipping.h"
 #include "heddle/reference.h"
@@ -128,15 +129,23 @@ static void lay_out(void)
     }
 }
 
+/* The numbers of state s that are of parameter k. */
+static struct hd_range numbers_of(int k, uint32_t s)
+{
+    const struct hd_optim_state *x = &shapes[k][s];
+    int64_t unit = x->kind == HD_STATE_BLOCK ? x->block : 1;
+    if (x->kind > HD_STATE_BLOCK)
+        return (struct hd_range){k * FACTORS, numbers(k, s), 0};
+    return (struct hd_range){params[k].first / unit, (params[k].count + unit - 1) / unit, 0};
+}
+
 /* Bytes of a state that `step` may write, behind the guard: those of all parameters. */
 static size_t state_bytes(uint32_t s)
 {
     int64_t n = 0;
     for (int k = 0; k < PARAMS; k++) {
-        int64_t unit = shapes[k][s].kind == HD_STATE_BLOCK ? shapes[k][s].block : 1,
-                end = shapes[k][s].kind <= HD_STATE_BLOCK ? (params[k].first + params[k].count + unit - 1) / unit
-                                                          : k * FACTORS + numbers(k, s);
-        end *= (int64_t)hd_dtype_size(shapes[k][s].dtype);
+        struct hd_range r = numbers_of(k, s);
+        int64_t end = (r.first + r.count) * (int64_t)hd_dtype_size(shapes[k][s].dtype);
         n = end > n ? end : n;
     }
     return (size_t)n;
@@ -328,6 +337,19 @@ START_TEST(slots_answer)
 }
 END_TEST
 
+/* Those in fp32; of what is in other types the optimizer alone knows what it stands for. */
+static void states_are_numbers(const struct trained *t)
+{
+    for (int k = 0; k < PARAMS; k++)
+        for (uint32_t s = 0; s < states(); s++) {
+            struct hd_range r = numbers_of(k, s);
+            const float *x = (const void *)(t->state[s] + 8 * GUARD);
+            for (int64_t i = r.first; shapes[k][s].dtype == HD_F32 && i < r.first + r.count; i++)
+                ck_assert_msg(!isnan(x[i]), "number %lld of state %s of %s is NaN after %d steps",
+                              (long long)(i - r.first), ops->state_names[s], params[k].name, STEPS);
+        }
+}
+
 START_TEST(a_step_moves_all_parameters)
 {
     struct trained before, after = train(&whole);
@@ -338,6 +360,84 @@ START_TEST(a_step_moves_all_parameters)
         ck_assert_msg(isfinite(after.param[i]), "param[%d] is %g", i - GUARD, (double)after.param[i]);
         ck_assert_msg(before.param[i] != after.param[i], "param[%d] stays %g in %d steps", i - GUARD,
                       (double)before.param[i], STEPS);
+    }
+    states_are_numbers(&after);
+}
+END_TEST
+
+/* What a value of an option makes: answers of slots, and what steps leave of small and large gradients. */
+struct effect {
+    double answers[2], decay[PARAMS];
+    struct trained trained[3];
+};
+
+/* 0: the value is refused. */
+static int see_effect(const char *set, int decay_alone, struct effect *e)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    size_t before = conf_target.n_set;
+    int refused;
+    memset(e, 0, sizeof *e);
+    if (set)
+        conf_target.set[conf_target.n_set++] = set; /* it has room for all words of the command line */
+    ops = &conf_target.component->ops.optimizer;
+    settings = conf_settings(&err);
+    refused = !settings || (ops->check && ops->check(settings, &err));
+    for (int k = 0; k < PARAMS && !refused && ops->decay; k++)
+        e->decay[k] = ops->decay(settings, params[k].name, params[k].ndim);
+    for (int n = 0; n < 3 && !refused && !decay_alone; n++) {
+        struct how how = whole;
+        how.larger = n == 0 ? 1 : n == 1 ? 1e-4 : 1e4;
+        begin(&e->trained[n]);
+        e->answers[0] = ops->learning_rate(settings);
+        e->answers[1] = ops->clip ? ops->clip(settings) : 0;
+        for (int t = 0; t < 4 * STEPS && !step(&e->trained[n], &how, t, &err); t++)
+            continue;
+    }
+    conf_target.n_set = before;
+    return !refused;
+}
+
+static void check_option(const struct hd_option *x)
+{
+    static struct effect as_is, other;
+    int ranged = x->min < x->max, whole_number = x->type == HD_OPT_INT, seen = 0, acts = 0, decays = 0, shrinks = 0;
+    const double values[] = {ranged ? x->min : 0, ranged ? x->max : 1e3, ranged ? (x->min + x->max) / 2 : 1};
+    see_effect(NULL, 0, &as_is);
+    for (size_t v = 0; v < HD__COUNT(values); v++) {
+        char *set = hd__format(whole_number ? "%s=%.0f" : "%s=%.17g", x->name, values[v]); // NOLINT: one of two
+        if (see_effect(set, whole_number, &other)) {
+            int decay = memcmp(other.decay, as_is.decay, sizeof other.decay) != 0;
+            int trained = !whole_number || (decay && see_effect(set, 0, &other));
+            seen++;
+            decays |= decay;
+            acts |= memcmp(&other, &as_is, sizeof other) != 0;
+            for (int n = 0; n < 3 && trained; n++)
+                shrinks |= memcmp(other.trained[n].param, as_is.trained[n].param, sizeof as_is.trained[n].param) != 0;
+        }
+        free(set);
+    }
+    ck_assert_msg(
+        shrinks || !decays,
+        "another %s changes what `decay` answers, and no parameter: does `step` use it (hd_decay_run), and is "
+        "the field of the option's type (HD_OPT_FLOAT: double, HD_OPT_INT: int64_t)?",
+        x->name);
+    ck_assert_msg(
+        acts || !seen || whole_number,
+        "steps, `decay`, `clip` and `learning_rate` are the same where %s is %g, %g and %g: it has no effect; "
+        "an option that has one under a condition names that in `needs`",
+        x->name, values[0], values[1], values[2]);
+}
+
+/* An int may be a size of blocks or a seed, and change nothing here; but what decays, shrinks parameters. */
+START_TEST(options_have_an_effect)
+{
+    const struct hd__component *c = conf_target.component;
+    struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    for (size_t o = 0; o < table.count; o++) {
+        struct hd_option x = hd__option_at(&table, o);
+        if ((x.flags & HD_OPTION_GLOBAL) && !x.needs && (x.type == HD_OPT_FLOAT || x.type == HD_OPT_INT))
+            check_option(&x);
     }
 }
 END_TEST
@@ -572,6 +672,7 @@ void conf_optim(void)
     RUN_TEST(slots_answer);
     if (ops->step) {
         RUN_TEST(a_step_moves_all_parameters);
+        RUN_TEST(options_have_an_effect);
         RUN_TEST(any_cut_gives_the_same_bits);
         RUN_TEST(a_loss_scale_changes_no_bit);
         RUN_LOOP(overflow_and_skip_write_nothing, 0, 3, NULL);

@@ -45,6 +45,10 @@ plant lion.c optim-mylion 's/a->param\[i\] = /a->param[i + 1] = /' only=moves "a
 plant lion.c optim-mylion 's/hd_clip_factor(.*)/1/' only=clipping "clipping"
 plant lion.c optim-mylion 's/return HD_OK;$/return a->hyper[HD_HYPER_STEP] > 4 ? hd_fail(a->err, HD_E_IO, "no more") : HD_OK;/' only=whole "whole jobs"
 plant lion.c optim-mylion 's/{"exp_avg"}/{"exp avg"}/' only=slots "slots answer"
+plant lion.c optim-mylion 's/(float)(s->beta2 \* m + (1 - s->beta2) \* g)/sqrtf(&)/' only=moves "a step moves"
+for forgets in 's/.*\.decay = .*//' 's/ + decay \* p//' 's/return ((const.*->lr;/return 1e-4;/' '/weight_decay",/,/min/ { s/"1.0"/"1"/; s/FLOAT/INT/ }'; do
+    plant lion.c optim-mylion "$forgets" only=effect "options have an effect"
+done
 plant folders.c ckpt-folders 's|%s/.new-%s", c->dir, name);$|%s/%s", c->dir, name);|' only=cancel "cancel"
 plant folders.c ckpt-folders 's/again ? renameat2([^)]*) :/(again \&\& remove_folder(path), again = 0) ? 0 :/' only=killed "killed at each system call, 1"
 plant folders.c ckpt-folders 's/return rename(path, aside) || remove_folder(aside)/return remove_folder(path)/' only=killed "killed at each system call, 2"

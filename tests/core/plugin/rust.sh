@@ -10,6 +10,6 @@ trap 'exit 1' INT TERM
 cd "$work"
 "${RUSTC:-rustc}" --edition 2021 --crate-type cdylib -O -C panic=abort -D warnings -o heddle-optim-rust.so "$source/tests/core/plugin/momentum.rs"
 "$heddle" test ./heddle-optim-rust.so >log 2>&1 || { cat log >&2; exit 1; }
-tail -1 log | grep -q "^12 passed, 0 failed$" || { cat log >&2; exit 1; }
+tail -1 log | grep -q "^13 passed, 0 failed$" || { cat log >&2; exit 1; }
 HEDDLE_PLUGIN_PATH=$work "$heddle" plugins optim-rust >log
 grep -q "usable: yes" log || { cat log >&2; exit 1; }
