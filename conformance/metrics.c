@@ -1,7 +1,9 @@
 /* Promises of every sink of metrics: it takes any record, from another thread, of later versions too; a job is not
  * changed by it, and goes on with it. */
+#include <ftw.h>
 #include <math.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "conformance/check.h"
@@ -11,6 +13,7 @@
 static struct hd_error err = HD_ERROR_INIT;
 static const struct hd_metrics_ops *ops;
 
+/* In the folder in which it runs. */
 static struct hd_metrics *open_sink(int64_t step, const char *run)
 {
     const struct hd_metrics_start start = {.struct_size = sizeof start,
@@ -21,7 +24,6 @@ static struct hd_metrics *open_sink(int64_t step, const char *run)
                                            .run = run};
     struct hd_metrics *sink = NULL;
     ops = &conf_target.component->ops.metrics;
-    ck_assert(!chdir(conf_folder()));
     int32_t rc = ops->open(hd__store_host_table(), conf_settings(&err), &start, &sink, &err);
     ck_assert_msg(rc == HD_OK, "open: error %d: %s", rc, err.message);
     return sink;
@@ -33,9 +35,9 @@ struct later {
     uint64_t appended[3];
 };
 
-static void *write_steps(void *arg)
+/* 20 of them, behind step `from`. */
+static const char *write_steps(struct hd_metrics *sink, int64_t from)
 {
-    struct hd_metrics *sink = arg;
     for (int64_t step = 1; step <= 20; step++) {
         struct later list[] = {
             {.metric = {.name = "loss", .type = HD_METRIC_FLOAT, .number = step == 3 ? NAN : 1.0 / (double)step}},
@@ -46,35 +48,77 @@ static void *write_steps(void *arg)
                                                  .metrics = &list[0].metric,
                                                  .count = step == 5 ? 0 : HD__COUNT(list),
                                                  .metric_size = sizeof *list,
-                                                 .step = step,
-                                                 .time = 1.7e9 + (double)step};
+                                                 .step = from + step,
+                                                 .time = 1.7e9 + (double)(from + step)};
         if (ops->write(sink, &record, &err))
             return "write failed";
     }
     return NULL;
 }
 
+static void *write_beside(void *sink)
+{
+    return (void *)(uintptr_t)write_steps(sink, 0);
+}
+
 START_TEST(any_record_is_taken)
 {
+    ck_assert(!chdir(conf_folder()));
     struct hd_metrics *sink = open_sink(0, "0123456789abcdef");
     pthread_t thread;
     void *failed;
-    ck_assert(!pthread_create(&thread, NULL, write_steps, sink) && !pthread_join(thread, &failed));
+    ck_assert(!pthread_create(&thread, NULL, write_beside, sink) && !pthread_join(thread, &failed));
     ck_assert_msg(!failed, "write: %s", err.message);
     ops->close(sink);
     ops->close(NULL);
 }
 END_TEST
 
+static int64_t total;
+
+static int add_size(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)path, (void)at;
+    total += type == FTW_F ? st->st_size : 0;
+    return 0;
+}
+
+/* Of all files in the folder in which it runs. */
+static int64_t bytes_here(void)
+{
+    total = 0;
+    nftw(".", add_size, 16, FTW_PHYS);
+    return total;
+}
+
+/* In a folder of its own, whose bytes it returns. */
+static int64_t write_run(const char *folder, int times)
+{
+    ck_assert(!chdir(conf_folder()) && !mkdir(folder, 0700) && !chdir(folder));
+    struct hd_metrics *sink = open_sink(0, "0123456789abcdef");
+    for (int n = 0; n < times; n++)
+        ck_assert_msg(!write_steps(sink, 20 * n), "write: %s", err.message);
+    ops->close(sink);
+    return bytes_here();
+}
+
+/* What grows with the steps has them all: what was there after 20 is there when the run goes on behind 40. */
 START_TEST(a_run_may_be_opened_again)
 {
     ops = &conf_target.component->ops.metrics;
+    ck_assert(!chdir(conf_folder()));
     ops->close(open_sink(0, NULL)); /* without a step */
-    struct hd_metrics *sink = open_sink(0, "0123456789abcdef");
-    ck_assert_msg(!write_steps(sink), "write: %s", err.message);
+    int64_t few = write_run("few", 1), all = write_run("all", 2);
+    struct hd_metrics *sink = open_sink(40, "0123456789abcdef");
+    int64_t left = bytes_here();
+    ck_assert_msg(2 * all < 3 * few || left >= few,
+                  "its files have %lld bytes after 20 steps, %lld after 40, and %lld when `open` is told that the run "
+                  "goes on behind step 40: earlier steps are lost",
+                  (long long)few, (long long)all, (long long)left);
+    ck_assert_msg(!write_steps(sink, 40), "write, resumed: %s", err.message);
     ops->close(sink);
-    sink = open_sink(10, "0123456789abcdef");
-    ck_assert_msg(!write_steps(sink), "write, resumed: %s", err.message);
+    sink = open_sink(10, "0123456789abcdef"); /* of an earlier checkpoint */
+    ck_assert_msg(!write_steps(sink, 10), "write, resumed: %s", err.message);
     ops->close(sink);
 }
 END_TEST

@@ -139,6 +139,7 @@ for ends in '*e = (t / 100 + 1) * 100' '*e = t + 50 < l ? t + 50 : l' '*e = l < 
         "path=endless only=documents" "documents have one end"
 done
 plant lines.c metrics-lines 's/hd_metric_at(record, i)/\&record->metrics[i]/' "set:path=lines.txt only=any" "any record"
+plant lines.c metrics-lines 's/start->step ? "a" : //' "set:path=lines.txt only=again" "a run may be opened again"
 
 # A plug-in that crashes is a failed check, and the others run. Sanitizers would make an exit code of the signal.
 ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0 TSAN_OPTIONS=${TSAN_OPTIONS:-}:handle_segv=0
