@@ -8,6 +8,7 @@
 
 #include "analysis/numerics.h"
 #include "conformance/check.h"
+#include "service/train/export.h"
 
 #define DOCUMENTS ", documents: mask"
 
@@ -122,7 +123,7 @@ START_TEST(it_builds_the_same_again)
 }
 END_TEST
 
-START_TEST(config_json_is_json)
+START_TEST(config_json_is_that_of_info)
 {
     struct hd__compiled *c = compile_first();
     struct hd_error err = HD_ERROR_INIT;
@@ -131,6 +132,11 @@ START_TEST(config_json_is_json)
     ck_assert_msg(rc == HD_OK || err.message[0], "config_json is %d, without a message", rc);
     json_t *root = rc ? NULL : json_loads(text, 0, NULL);
     ck_assert_msg(rc || json_is_object(root), "config_json is no JSON object: %s", text);
+    int64_t is, says;
+    const char *key = hd__train_export_differs(root, &c->info, &says, &is);
+    ck_assert_msg(!key,
+                  "config_json says %s %lld, and info %lld: no library could load what `heddle ckpt export` writes",
+                  key, (long long)says, (long long)is);
 }
 END_TEST
 
@@ -168,6 +174,6 @@ void conf_model(void)
     RUN_TEST(info_is_what_is_built);
     RUN_TEST(it_builds_the_same_again);
     if (conf_target.component->ops.model.config_json)
-        RUN_TEST(config_json_is_json);
+        RUN_TEST(config_json_is_that_of_info);
     RUN_TEST(it_trains_and_goes_on_elsewhere);
 }

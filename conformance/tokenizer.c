@@ -141,6 +141,22 @@ START_TEST(info_is_of_the_vocabulary)
         ck_assert_msg(special[i] >= -1 && special[i] < info.vocab,
                       "bos, eos, pad or unk is %lld, of a vocabulary of %lld", (long long)special[i],
                       (long long)info.vocab);
+    for (size_t i = 0; i < 3; i++) { /* an unknown token may be seen in the text */
+        const int32_t id = (int32_t)special[i];
+        struct hd__text left = {0};
+        if (id >= 0)
+            left = decoded(t, &id, 1, HD_TOKENIZER_SKIP_SPECIAL);
+        ck_assert_msg(
+            !left.length,
+            "info says that id %d is %s, which HD_TOKENIZER_SKIP_SPECIAL leaves out, and it decodes to \"%s\"; "
+            "-1 is for what the file does not name",
+            id,
+            i == 0   ? "bos"
+            : i == 1 ? "eos"
+                     : "pad",
+            left.at);
+        hd__text_free(&left);
+    }
     ops->info(t, &old);
     ck_assert_msg(old.unk == -77 && old.vocab == info.vocab, "info wrote beyond the struct_size of an older caller");
     ops->close(t);

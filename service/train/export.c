@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -176,6 +175,33 @@ static int32_t write_weights(const struct export *e, const char *source, FILE *f
     return rc;
 }
 
+const char *hd__train_export_differs(const json_t *config, const struct hd_model_info *info, int64_t *says, int64_t *is)
+{
+    const struct {
+        const char *key;
+        int64_t is;
+    } rows[] = {{"num_hidden_layers", info->layers},
+                {"n_layer", info->layers},
+                {"n_layers", info->layers},
+                {"hidden_size", info->hidden},
+                {"n_embd", info->hidden},
+                {"d_model", info->hidden},
+                {"dim", info->hidden},
+                {"vocab_size", info->vocab},
+                {"num_attention_heads", info->heads},
+                {"n_head", info->heads},
+                {"n_heads", info->heads},
+                {"num_key_value_heads", info->kv_heads}};
+    for (size_t k = 0; k < HD__COUNT(rows); k++) {
+        const json_t *value = json_object_get(config, rows[k].key);
+        *says = json_integer_value(value);
+        *is = rows[k].is;
+        if (json_is_integer(value) && *is && *says != *is)
+            return rows[k].key;
+    }
+    return NULL;
+}
+
 /* The model's own with all fields of model.from's, and the dtype of the weights beside it. */
 static int32_t write_config(const struct export *e, const char *source, FILE *file, const char *path,
                             struct hd_error *err)
@@ -183,7 +209,8 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     const struct hd__compiled *c = e->session->compiled;
     const char *dtype = hd_dtype_name(e->dtype); /* "bf16" is PyTorch's "bfloat16", "fp32" its "float32" */
     char torch_dtype[32];
-    const char *text;
+    const char *text, *key;
+    int64_t says, is;
     json_error_t why;
     (void)source;
     snprintf(torch_dtype, sizeof torch_dtype, "%sfloat%s", dtype[0] == 'b' ? "b" : "",
@@ -195,6 +222,9 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     if (!json_is_object(root))
         rc = hd_fail(err, HD_E_INTERNAL, "model-%s: its config.json is no JSON object: %s",
                      c->model_choice.component->name, root ? "another type" : why.text);
+    if (!rc && (key = hd__train_export_differs(root, &c->info, &says, &is)))
+        hd__log(HD_LOG_WARN, NULL, "%s: model-%s writes %s %lld, and its `info` says %lld: correct its config_json",
+                path, c->model_choice.component->name, key, (long long)says, (long long)is);
     if (!rc)
         json_object_set_new(root, "torch_dtype", json_string(torch_dtype));
     if (!rc && json_dumpf(root, file, JSON_INDENT(2)))

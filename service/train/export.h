@@ -3,6 +3,8 @@
 #ifndef HD_SERVICE_TRAIN_EXPORT_H
 #define HD_SERVICE_TRAIN_EXPORT_H
 
+#include <jansson.h>
+
 #include "service/train/session.h"
 
 struct hd__train_export_config {
@@ -22,5 +24,9 @@ int32_t hd__train_export_check(const struct hd__train_export_config *config, str
  * Appends the names of what was written: "config.json, model.safetensors (bf16) and tokenizer.json". */
 int32_t hd__train_export(struct hd__train_session *session, const struct hd__train_export_config *config,
                          struct hd__text *written, struct hd_error *err);
+
+/* A key of a config.json that says otherwise than info, and both numbers; NULL: there is none. */
+const char *hd__train_export_differs(const json_t *config, const struct hd_model_info *info, int64_t *says,
+                                     int64_t *is);
 
 #endif

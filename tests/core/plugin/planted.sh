@@ -95,6 +95,19 @@ plant neox.c model-neox 's/settings->eps};/settings->eps * ++builds};/; s/^struc
 plant neox.c model-neox 's/e.api->block(p, block);/if (e.layer == 0) e.api->block(p, "L0");/' "$sizes only=info" "info is what is built"
 plant neox.c model-neox 's/^    e.api->block(p, "embed");/    if (e.api->input(p, "positions")) e.api->dim(p, 90, "none", 0);\n&/' "$sizes only=documents" \
     "numbers are those of one rank, dp: 2, documents: mask"
+for says in 's/"hidden_size\\": %lld/"hidden_size\\": 2%lld/' 's/"num_hidden_layers\\": %lld/"num_hidden_layers\\": 1%lld/'; do
+    plant neox.c model-neox "$says" "$sizes only=config" "config json is that of info"
+done
+cat >job.yaml <<end
+job: {name: crash, steps: 1}
+model: {use: neox, layers: 2, hidden: 32, heads: 4, ffn: 40, vocab: 256}
+optimizer: {use: sgd, lr: 1e-3}
+data: {train: text, format: bytes, seq_len: 8, batch: 8}
+plugins: {path: [$work]}
+end
+cp planted.c text
+"$heddle" train job.yaml checkpoint.dir=said >log 2>&1 && "$heddle" ckpt export job.yaml checkpoint.dir=said --to told >>log 2>&1 &&
+    grep -qF "told/config.json: model-neox writes num_hidden_layers 12, and its \`info\` says 2: correct its config_json" log || { cat log >&2; exit 1; }
 plant neox.c model-neox 's/e.api->block(p, block);/((void (*)(void))0)();/' "$sizes only=again" "it builds the same again"
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
 # A constructor runs before there is a plug-in to name.
@@ -109,13 +122,6 @@ ${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "
 "$heddle" test ./heddle-model-encoder.so set:layers=1 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256 set:positions=8 only="cp: 2" >log 2>&1 &&
     grep -qF "parameter distilbert.embeddings.position_embeddings.weight has dim s, the sequence: use context: ulysses" log ||
     { cat log >&2; exit 1; }
-cat >job.yaml <<end
-job: {name: crash, steps: 1}
-model: {use: neox, layers: 2, hidden: 32, heads: 4, ffn: 40, vocab: 256}
-optimizer: {use: sgd, lr: 1e-3}
-data: {train: text, format: bytes, seq_len: 8, batch: 8}
-plugins: {path: [$work]}
-end
 "$heddle" check job.yaml >log 2>&1 && { echo "a model that crashes passes check" >&2; exit 1; }
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
 plant plain.c device-plain 's/0.044715/0.0447/' only=gelu "kernel gelu"
@@ -132,6 +138,7 @@ plant chars.c tokenizer-chars 's/ids\[i\] < 0 || ids\[i\] > t->count/ids[i] < 0/
 plant chars.c tokenizer-chars 's/(flags & HD_TOKENIZER_SPECIAL) && //' "path=chars lossy only=special token=<|end|>" "special tokens are found"
 plant chars.c tokenizer-chars 's/!(flags & HD_TOKENIZER_SKIP_SPECIAL)/1/' "path=chars lossy only=special token=<|end|>" "special tokens are found"
 plant chars.c tokenizer-chars 's/info->struct_size < sizeof all/0/' "path=chars lossy only=info" "info is of the vocabulary"
+plant chars.c tokenizer-chars 's/, -1, t->count, -1, -1}/}/' "path=chars lossy only=info" "info is of the vocabulary"
 plant chars.c tokenizer-chars 's/HD_E_UNSUPPORTED, "%s: no list/HD_E_INVALID, "%s: no list/' "path=chars lossy only=refused" "what is no tokenizer"
 plant count.c hook-count 's/return HD_OK;/return HD_E_IO;/' only=job "a job trains what"
 for ends in '*e = (t / 100 + 1) * 100' '*e = t + 50 < l ? t + 50 : l' '*e = l < 99 ? l : 99'; do # no limit; of each token another; behind
