@@ -4,7 +4,7 @@
  *
  *   LINEAR, MAP     each element by itself; of LINEAR f(x) + f(y) = f(x + y)
  *   ENCODE, DECODE  with error feedback what is decoded is the sum of g + e - e' over the ranks whose codes came; e'
- *                   is what the encoder left */
+ *                   is what the encoder left, and does not grow without end */
 #include "conformance/custom_ops.h"
 
 #include <float.h>
@@ -348,6 +348,32 @@ static void note_codes(const struct call *c, struct code *code, const void *old)
     code->digits = (uint32_t)HD__MIN(hd__dtype(g->dtype)->digits, hd__dtype(e->dtype)->digits);
 }
 
+static double norm_of(const struct hd_operand *o, const void *data)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < hd_operand_count(o); k++)
+        sum += element(o, data, k) * element(o, data, k);
+    return sqrt(sum);
+}
+
+/* The same gradient again and again. Codes that are no further from g + e than 0 is leave an error of at most |e| and
+ * |g| for each time; others, as of a scale that is too large, leave one that grows without end. */
+static void check_feedback(struct call *c, const void *old)
+{
+    const struct hd_operand *g = &c->in[0], *e = &c->out[feedback_of(c)];
+    double each = norm_of(g, g->data), first = norm_of(e, old);
+    for (int times = 2; times <= 30; times++) { /* once it was called before */
+        run_op(c, 0x5a);
+        double left = norm_of(e, e->data), most = times * each + first;
+        if (!(left <= 2 * most))
+            OP_FAILS(
+                c,
+                "given the same input 0 %d times, it leaves an error of norm %g, and with codes that stand for 0 it "
+                "would be %g: training diverges",
+                times, left, most);
+    }
+}
+
 static void check_decoded(const struct call *c)
 {
     const struct value *v = &c->m->value[c->i->in[0]];
@@ -420,13 +446,18 @@ static void run_custom(struct machine *m, const struct hd__instr *i, int32_t ran
     if (op->proof == HD_CUSTOM_DECODE && flat && m->value[i->in[0]].codes && m->fill <= ZEROS)
         check_decoded(&c);
     publish(&c, feedback ? code : NULL);
-    if ((op->proof != HD_CUSTOM_LINEAR && op->proof != HD_CUSTOM_MAP) || m->fill != PLAIN)
+    int elementwise = op->proof == HD_CUSTOM_LINEAR || op->proof == HD_CUSTOM_MAP;
+    if ((!elementwise && !feedback) || m->fill != PLAIN)
         return;
     struct call again = c; /* what it made stays */
     for (uint32_t k = 0; k < i->n_out; k++) {
         again.out[k].data = guarded(m, bytes_of(&c.out[k]));
         memcpy(again.out[k].data, c.out[k].data, bytes_of(&c.out[k]));
     }
+    if (feedback)
+        check_feedback(&again, state[feedback_of(&c)]);
+    if (!elementwise)
+        return;
     check_elementwise(&again, state);
     memcpy(again.out[0].data, c.out[0].data, bytes_of(&c.out[0]));
     if (op->proof == HD_CUSTOM_LINEAR && !op->state)

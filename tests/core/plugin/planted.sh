@@ -83,6 +83,8 @@ plant $onebit strategy-onebit 's/^    memset(y, 0.*//' only=custom "$ops"
 plant $onebit strategy-onebit 's/^    uint8_t \*codes = /((float *)d->in[0].data)[3] = 1;&/' only=custom "$ops"
 plant $onebit strategy-onebit 's/^    scale = n .*/&if (scale != scale) *(volatile int *)8 = 1;/' only=custom "$ops"
 grep -qE "sign_encode .* given NaN and infinities, has crashed: .* in plugin strategy-onebit \(.*\.so\)|Sanitizer" log
+plant $onebit strategy-onebit 's/(float)(sum \/ (double)n)/(float)sum/' only=custom "$ops"
+grep -qF "it leaves an error of norm" log || { cat log >&2; exit 1; }
 halves=../../tests/plugins/halves.c
 plant $halves strategy-halves 's/x\[i\] \/ 2;/x[i] \/ 2 + 1;/' only=custom "$ops"
 plant $halves strategy-halves 's/x\[i\] \/ 2;/x[i] < 0 ? 0 : x[i];/' only=custom "$ops"
