@@ -393,7 +393,7 @@ uint32_t hd__data_most_repeated(const struct hd__data *d, double sequences, stru
 
 /* ---- reading */
 
-typedef int32_t (*read_fn)(struct hd_data *data, uint64_t first, uint64_t count, int64_t *tokens, struct hd_error *err);
+enum part { TOKENS, LABELS };
 
 #define IS_VOCAB "is model.vocab its tokenizer's, and data.token_dtype the type that they were written in?"
 #define IS_LABELS \
@@ -413,22 +413,44 @@ static void warn_padding(const struct hd__data *d, const struct data_file *f, ui
                 f->path, percent, (long long)id);
 }
 
-/* Labels that count; files that look padded, or of another vocabulary. */
+/* Labels that count; files that look padded, of another vocabulary, or not shifted. */
 struct scan {
-    uint64_t counted, padded, low;
+    uint64_t counted, padded, low, own;
 };
 
+/* Labels that are the ids of their own tokens, none of them another; those of which the next id is the same are no
+ * sign. */
+static int labels_are_own(const struct hd__data *d, const struct data_file *f, uint64_t first, uint64_t count)
+{
+    enum { BLOCK = 2048, FEW = 256 };
+    int64_t ids[BLOCK], labels[BLOCK];
+    struct hd_error unused = HD_ERROR_INIT;
+    uint64_t own = 0;
+    for (uint64_t end = first + count, n; first < end; first += n) {
+        n = HD__MIN(BLOCK, end - first);
+        if (d->ops.read(f->data, first, n, ids, &unused) || d->ops.labels(f->data, first, n, labels, &unused))
+            return 0;
+        for (uint64_t i = 0; i + 1 < n; i++) {
+            if (labels[i] >= 0 && labels[i] != ids[i])
+                return 0;
+            own += labels[i] >= 0 && ids[i] != ids[i + 1];
+        }
+    }
+    return own >= FEW;
+}
+
 /* Reads and checks tokens (or labels) [first, first + count) of a file into `out`; NULL: checks only, and counts. */
-static int32_t read_file(const struct hd__data *d, const struct data_file *f, read_fn read, uint64_t first,
+static int32_t read_file(const struct hd__data *d, const struct data_file *f, enum part part, uint64_t first,
                          uint64_t count, int32_t *out, struct scan *scan, struct hd_error *err)
 {
-    int labels = read != d->config.ops->read;
+    int labels = part == LABELS;
     enum { BLOCK = 2048, RUN = 8 };
     int64_t block[BLOCK], before = -1, largest = 0;
     uint64_t run = 0, in_runs = 0, at = 0;
     for (uint64_t end = first + count, n; first < end; first += n) {
         n = HD__MIN(BLOCK, end - first);
-        int32_t rc = slot_result(read(f->data, first, n, block, err), labels ? "labels" : "read", err);
+        int32_t rc = slot_result((labels ? d->ops.labels : d->ops.read)(f->data, first, n, block, err),
+                                 labels ? "labels" : "read", err);
         for (uint64_t i = 0; i < n && !rc; i++) {
             int ignored = labels && block[i] < 0;
             if (!ignored && (uint64_t)block[i] >= (uint64_t)d->config.vocab)
@@ -495,13 +517,20 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
                 continue;
             n = HD__MIN(to - from, tokens / left);
             if (d->config.ops->labels)
-                rc = read_file(d, &s->files[j], d->config.ops->labels, from - s->start[j], n, NULL, &scan, err);
+                rc = read_file(d, &s->files[j], LABELS, from - s->start[j], n, NULL, &scan, err);
             looked_at += n;
             tokens -= n;
+            if (!rc && d->ops.labels && labels_are_own(d, &s->files[j], from - s->start[j], HD__MIN(n, SAMPLE)) &&
+                !scan.own++)
+                hd__log(HD_LOG_WARN, NULL,
+                        "%s: each label that counts is the id of its own token, as in data for transformers, whose "
+                        "models shift labels: heddle does not, so save at each token the id of the next one: labels[:, "
+                        ":-1] = labels[:, 1:]; labels[:, -1] = -100",
+                        s->files[j].path);
             if (s->files[j].info.max_token && s->files[j].info.max_token < d->config.vocab)
                 n = HD__MIN(n, SAMPLE); /* all are inside */
             if (!rc)
-                rc = read_file(d, &s->files[j], d->config.ops->read, from - s->start[j], n, NULL, &scan, err);
+                rc = read_file(d, &s->files[j], TOKENS, from - s->start[j], n, NULL, &scan, err);
         }
     }
     if (!rc && d->config.ops->labels)
@@ -512,14 +541,14 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
 }
 
 /* Tokens [at, at + count) of a stream, which may begin in one file and end in another. */
-static int32_t read_stream(const struct hd__data *d, const struct token_stream *s, read_fn read, uint64_t at,
+static int32_t read_stream(const struct hd__data *d, const struct token_stream *s, enum part part, uint64_t at,
                            uint64_t count, int32_t *out, struct hd_error *err)
 {
     uint64_t start;
     int32_t rc = HD_OK;
     for (uint32_t k = (uint32_t)(file_of(s, at, &start) - s->files); count && !rc; k++) {
         uint64_t n = HD__MIN(count, s->start[k + 1] - at);
-        rc = read_file(d, &s->files[k], read, at - s->start[k], n, out, NULL, err);
+        rc = read_file(d, &s->files[k], part, at - s->start[k], n, out, NULL, err);
         out += n;
         at += n;
         count -= n;
@@ -622,13 +651,13 @@ static int32_t read_labels(const struct hd__data *d, const struct token_stream *
     uint64_t at = g->at + (uint64_t)skip, n = (uint64_t)count;
     int32_t rc = HD_OK;
     if (ops->labels)
-        rc = read_stream(d, s, ops->labels, at, n, labels, err);
+        rc = read_stream(d, s, LABELS, at, n, labels, err);
     else
         memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
     if (is_end)
         labels[n - 1] = -1;
     else if (!ops->labels)
-        rc = read_stream(d, s, ops->read, at + n, 1, labels + n - 1, err);
+        rc = read_stream(d, s, TOKENS, at + n, 1, labels + n - 1, err);
     return rc;
 }
 
@@ -655,7 +684,7 @@ int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, i
             memset(label, 0xff, (size_t)count * sizeof *label);
             continue;
         }
-        rc = read_stream(d, s, d->config.ops->read, g.at + (uint64_t)(from - g.offset), (uint64_t)count, to, err);
+        rc = read_stream(d, s, TOKENS, g.at + (uint64_t)(from - g.offset), (uint64_t)count, to, err);
         if (!rc)
             rc = read_labels(d, s, &g, from - g.offset, count, to, label, err);
     }

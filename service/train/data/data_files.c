@@ -196,6 +196,12 @@ json_t *hd__train_marks_json(const struct hd__train_marks *marks)
 
 /* ---- warnings */
 
+/* Files in the folder of another source of data are for that to read, or to leave. */
+static int reads_itself(const struct hd__job *job)
+{
+    return !strcmp(job->data->use, "tokens");
+}
+
 /* Says that x is y, a copy of it, or split off it; NULL: none of these. */
 static const char *find_same(struct hd__job *job, struct file_id *x, struct file_id *y, int reads)
 {
@@ -213,7 +219,7 @@ static const char *find_same(struct hd__job *job, struct file_id *x, struct file
 static void warn_twice(struct hd__job *job, struct file_ids *files)
 {
     const char *same = NULL;
-    int few = files->list.count <= 256; /* copies are looked for by reading */
+    int few = files->list.count <= 256 && reads_itself(job); /* copies are looked for by reading */
     if (!few)
         qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
     for (uint32_t i = 1; i < files->list.count && !same; i++)
@@ -244,7 +250,7 @@ static int has_lines_name(const char *path)
 /* Parts of one set of data that a folder or a pattern has taken together: to train on, and held out. */
 static void warn_parts(struct hd__job *job, const struct file_ids *files)
 {
-    if (files->list.count <= job->train.count) /* each by its name */
+    if (files->list.count <= job->train.count || !reads_itself(job)) /* each by its name */
         return;
     static const char *const train[] = {"train", "training"}, *const held_out[] = {"validation", "valid", "val", "dev",
                                                                                    "test"};

@@ -1,4 +1,6 @@
 /* The endless stream of sequences, over sources in memory. */
+#include <unistd.h>
+
 #include "service/data/data.h"
 #include "tests/support/scratch.h"
 
@@ -608,6 +610,45 @@ static int32_t is_labeled(const void *settings)
     return *(const int32_t *)settings;
 }
 
+/* What the look before the start says on stderr. */
+static const char *scanned(const struct hd_data_ops *ops, const char *name, char said[1024])
+{
+    FILE *f = tmpfile();
+    struct hd__data_source source = {name, 0};
+    struct hd__data_config c = {.ops = ops, .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256};
+    struct hd__data *d = open_one(&c);
+    int before = dup(STDERR_FILENO);
+    dup2(fileno(f), STDERR_FILENO);
+    ck_ok(hd__data_scan(d, TOKENS, &err));
+    dup2(before, STDERR_FILENO);
+    close(before);
+    rewind(f);
+    said[fread(said, 1, 1023, f)] = '\0';
+    fclose(f);
+    close_all(d);
+    return said;
+}
+
+/* Labels by the function that reads the tokens count, too; those that are their own tokens' ids get a warning, and
+ * those of tokens that are all the same do not. */
+START_TEST(labels_of_their_own_tokens)
+{
+    static const char own[] = "warning: a.txt: each label that counts is the id of its own token";
+    static const int64_t zeros[TOKENS];
+    char said[1024];
+    struct hd_data_ops ops = memory;
+    const char *name = put_plain(0, "a.txt");
+    for (int same = 0; same < 2; same++) {
+        ops.labels = same ? memory.read : read_labels;
+        scanned(&ops, name, said);
+        ck_assert_msg(strstr(said, own) && strstr(said, same ? "a.txt: 1000 of 1000 tokens" : "a.txt: 666 of 1000 tok"),
+                      "%s", said);
+    }
+    files[0].tokens = zeros;
+    ck_assert_msg(!strstr(scanned(&ops, name, said), own), "%s", said);
+}
+END_TEST
+
 /* What the next requests count, whatever was read of them already; labels that the settings do not have are not
  * read. */
 START_TEST(counting)
@@ -832,6 +873,7 @@ int main(void)
         {"failures", failures},
         {"mix_of_shards", mix_of_shards},
         {"prefetch", prefetch},
+        {"labels_of_their_own_tokens", labels_of_their_own_tokens},
         {"counting", counting},
         {"documents", documents},
         {"best fit", best_fit},

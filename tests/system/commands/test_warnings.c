@@ -17,6 +17,7 @@
     "data.train=[{\"path\":\"corpus.txt\",\"weight\":" corpus "}," \
     "{\"path\":\"low.txt\",\"weight\":" low "}] "
 
+#define PAIRS "plugins.path=[\"" ASYNC "\"] data.use=pairs data.train="
 #define BY_PIPES "plugins.path=" PIPES " comm.use=pipes "
 
 static const struct {
@@ -449,6 +450,8 @@ static const struct {
      "warning: page.txt: is an HTML page, and all of its markup becomes tokens: fetch the file itself"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=page.txt",
      "warning: page.txt: is an HTML page, and all of its markup becomes tokens: fetch the file itself"},
+    {"train llama.yaml --dry-run " PAIRS "own",
+     "warning: own: each label that counts is the id of its own token, as in"},
     {"train llama.yaml job.steps=1 job.name=threads device.threads=1000", "device.threads: 1000 threads share the "},
 };
 
@@ -470,6 +473,7 @@ static const char *const silent[] = {
     "precision.master=bf16 optimizer.rounding=stochastic",
     "data.train=[\"corpus.txt\",\"bytes.npy\"]",
     "data.train=begin.txt data.val=end.txt eval.every=2",
+    PAIRS "pairs", /* whose other files are its own affair */
     "checkpoint={} job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.99}]",
     "checkpoint={\"every\":2,\"keep\":{\"best\":5}} data.val_fraction=0.1 eval.every=100", /* before each save */
     "data.shuffle_buffer=64",
@@ -492,6 +496,17 @@ static const char *const silent[] = {
     TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
     "recompute=full",
     "recompute=selective"};
+
+/* Of int32, as data-pairs reads them; `shift`: of the tokens. */
+static void write_array(const char *path, int shift)
+{
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "\223NUMPY\001%cv%c%-117s\n", 0, 0, "{'descr': '<i4', 'fortran_order': False, 'shape': (128, 32), }");
+    for (int32_t i = 0; i < 128 * 32; i++)
+        fwrite(&(int32_t){(i + shift) * 7 % 251}, 4, 1, f);
+    ck_assert_int_eq(fclose(f), 0);
+}
 
 START_TEST(warnings)
 {
@@ -546,6 +561,11 @@ START_TEST(warnings)
     ck_assert_int_eq(system("for f in bin idx loss meta.json; do cp toks/talk.$f toks/other.$f; done && "
                             "sed -i 's/chatml/mistral/' toks/other.meta.json"),
                      0);
+    ck_assert_int_eq(system("mkdir own pairs"), 0);
+    static const char *const arrays[] = {"own/ids.npy",       "own/labels.npy",  "pairs/ids.npy",
+                                         "pairs/train-0.npy", "pairs/val-0.npy", "pairs/labels.npy"};
+    for (size_t i = 0; i < HD__COUNT(arrays); i++)
+        write_array(arrays[i], i == HD__COUNT(arrays) - 1);
     for (size_t i = 0; i < HD__COUNT(warned); i++) {
         struct command *c = command_run("%s", warned[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, warned[i].want), "`%s`: exit code %d; it said:\n%s",
