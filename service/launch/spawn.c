@@ -113,8 +113,8 @@ static void kill_stopped(const struct hd__launch_round *r, struct child *childre
         }
 }
 
-/* A rank that a signal or a notice of its own ended before all had met: the others would wait for it. On one machine all
- * are stopped with it; those of other machines are told. */
+/* A rank that a signal or a notice of its own ended before all had met: the others would wait for it. On one machine
+ * all are stopped with it (1); those of other machines are told. */
 static int end_unmet(const struct hd__launch_round *r, const struct child *children, struct hd__server *server)
 {
     char cause[64];
@@ -143,7 +143,7 @@ static void signal_all(struct child *children, int32_t n, int sig)
             send_signal(&children[i], sig);
 }
 
-/* Where no other machine has ranks, each is told by its own signal, and closes its connection by that. */
+/* Ranks of one machine are told by their own signals, and close their connections by that. */
 static void stop_all(const struct hd__launch_round *r, struct child *children, struct hd__server *server, int sig)
 {
     if (server && r->env.size == r->n)
