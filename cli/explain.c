@@ -11,7 +11,7 @@
 #include "cli/warnings/warnings.h"
 #include "core/base/file.h"
 #include "core/program/ops.h"
-#include "core/program/roofline.h"
+#include "runtime/exec/roofline.h"
 
 static int has_section(struct hd_program *p, const char *section)
 {

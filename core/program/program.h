@@ -423,8 +423,6 @@ struct hd_program {
 int32_t hd__program_input(const struct hd_program *p, hd_tensor fed);
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
-/* A hash of all that it computes and communicates: program_hash.c. */
-uint64_t hd__program_hash(const struct hd_program *p);
 /* The flat that an update reads the gradient of; NULL: none. */
 const struct hd__flat *hd__flat_of_update(const struct hd_program *p, const struct hd__instr *i);
 /* Records the first error; always returns 0, so that builders can `return hd__program_fail(...)`. */

@@ -5,7 +5,7 @@
 #ifndef HD_RUNTIME_EXEC_PROFILE_H
 #define HD_RUNTIME_EXEC_PROFILE_H
 
-#include "core/program/roofline.h"
+#include "runtime/exec/roofline.h"
 
 struct hd__profile;
 

@@ -28,4 +28,7 @@ void hd__exec_compiled_free(struct hd__compiled *compiled); /* NULL is fine */
 /* The transport that a section of the job names. */
 const struct hd__chosen *hd__exec_chosen_comm(const struct hd__compiled *c, const struct hd__job_section *section);
 
+/* A hash of all that a program computes and communicates: program_hash.c. */
+uint64_t hd__program_hash(const struct hd_program *p);
+
 #endif

@@ -5,6 +5,7 @@
 
 #include "core/base/version.h" /* from meson */
 #include "heddle/file.h"
+#include "runtime/exec/select.h"
 #include "service/text/tokenize.h"
 #include "service/train/data/corpus.h"
 

@@ -1,4 +1,4 @@
-#include "core/program/roofline.h"
+#include "runtime/exec/roofline.h"
 
 #include "core/program/cost.h"
 #include "core/program/ops.h"

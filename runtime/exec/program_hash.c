@@ -1,6 +1,6 @@
 /* A program's hash: what is computed, moved and reduced, by which instructions in which order. Not where tensors lie in
  * memory. Two programs of one job that differ here come from different builds of heddle or of a plug-in. */
-#include "core/program/program.h"
+#include "runtime/exec/select.h"
 
 static uint64_t hash_text(const char *text, uint64_t seed)
 {

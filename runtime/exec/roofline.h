@@ -1,10 +1,10 @@
-/* core/program/roofline: the least time of a step on one rank, by two rates of its machine and what it waits for.
+/* runtime/exec/roofline: the least time of a step on one rank, by two rates of its machine and what it waits for.
  *
  * A product (whatever the op table has FLOPs for: einsums, attention, the head) takes its FLOPs at the rate of products
  * or its bytes at the rate of copies, whichever is longer. Any other instruction takes its bytes, each operand once.
  * Communication takes what compute waited for it; what overlaps takes nothing. */
-#ifndef HD_CORE_PROGRAM_ROOFLINE_H
-#define HD_CORE_PROGRAM_ROOFLINE_H
+#ifndef HD_RUNTIME_EXEC_ROOFLINE_H
+#define HD_RUNTIME_EXEC_ROOFLINE_H
 
 #include "core/program/program.h"
 
