@@ -121,6 +121,14 @@ static inline int32_t hd__slot_result(int32_t code, const char *whose, const cha
 {
     return code == HD_OK ? HD_OK : hd__slot_failed(code, whose, slot, err);
 }
+/* The same of one that gives a handle, which is not NULL with HD_OK. */
+static inline int32_t hd__slot_handle(int32_t code, const char *whose, const char *slot, void *const *handle,
+                                      struct hd_error *err)
+{
+    if (code == HD_OK && !*handle)
+        return hd_fail(err, HD_E_INTERNAL, "%s %s returned HD_OK and gave nothing", whose, slot);
+    return hd__slot_result(code, whose, slot, err);
+}
 /* The error's origin; a new one of this rank if it has none. */
 uint64_t hd__origin_of(const struct hd_error *err, int32_t rank);
 

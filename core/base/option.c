@@ -106,7 +106,15 @@ static int32_t check_words(const struct hd_option *o, struct hd_error *err)
     return rc;
 }
 
-static int32_t check_needs(const struct hd_option *o, struct hd_error *err)
+/* A key without a dot is one of the table: others have the name of their section. */
+static int names_no_key(const struct hd__options *table, const char *at, size_t n)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)n, at);
+    return !strchr(key, '.') && strcmp(key, "ranks") && strcmp(key, "data_ranks") && hd__option_find(table, key) < 0;
+}
+
+static int32_t check_needs(const struct hd__options *table, const struct hd_option *o, struct hd_error *err)
 {
     for (const char *at = o->needs; at; at = strchr(at, '&'), at = at ? at + 1 : NULL) {
         size_t n = strspn(at, NAME_LETTERS);
@@ -120,6 +128,11 @@ static int32_t check_needs(const struct hd_option *o, struct hd_error *err)
             return hd_fail(err, HD_E_INVALID,
                            "option %s: its needs is '%s': KEY=VALUE|VALUE or KEY!=VALUE is wanted, several joined by &",
                            o->name, o->needs);
+        if (names_no_key(table, at, n))
+            return hd_fail(err, HD_E_INVALID,
+                           "option %s: its needs is '%s', and the table has no %.*s: name one of it, a job's key with "
+                           "its section, or ranks",
+                           o->name, o->needs, (int)n, at);
     }
     return HD_OK;
 }
@@ -159,7 +172,7 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
             return hd_fail(err, HD_E_INVALID, "options %s and %s share their field, at offset %zu: give each its own",
                            other.name, option.name, option.offset);
     }
-    int32_t rc = check_needs(&option, err);
+    int32_t rc = check_needs(table, &option, err);
     return rc ? rc : check_words(&option, err);
 }
 

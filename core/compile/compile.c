@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/base/process.h"
 #include "core/passes/passes.h"
 #include "core/program/ops.h"
 #include "core/program/value_number.h"
@@ -50,6 +51,7 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
 static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
+    struct hd__process process;
     int32_t rc;
     if ((rc = hd__compile_choose(job, c->plugins, HD_KIND_MODEL, job->model, &c->model_choice, err)) ||
         (rc = hd__compile_choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)) ||
@@ -58,7 +60,9 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
         return rc;
     c->optimizer = (struct hd__optimizer){&c->optimizer_choice.component->ops.optimizer, c->optimizer_choice.settings};
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
+    hd__process_note(&process);
     rc = c->model_choice.component->ops.model.open(c->host, c->model_choice.settings, &c->model, err);
+    hd__process_restore_after(&process, (uintptr_t)c->model_choice.component->ops.model.open);
     if (rc)
         return hd__compile_locate_error(job, "model", err);
     c->info.struct_size = sizeof c->info;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "core/base/process.h"
 #include "core/plugin/crash.h"
 #include "core/plugin/plugin.h"
 
@@ -62,15 +63,40 @@ static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
                    path);
 }
 
+/* ld.so maps a file as its headers say, and what lies behind its end is a bus error. */
+static int32_t check_whole(const char *file, struct hd_error *err)
+{
+    FILE *in = fopen(file, "r");
+    ElfW(Ehdr) head;
+    ElfW(Phdr) part;
+    uint64_t wanted = 0;
+    if (in && fread(&head, sizeof head, 1, in) == 1 && !memcmp(head.e_ident, ELFMAG, SELFMAG) &&
+        head.e_phentsize == sizeof part)
+        for (int k = 0; k < head.e_phnum && !fseeko(in, (off_t)(head.e_phoff + (size_t)k * sizeof part), SEEK_SET) &&
+                        fread(&part, sizeof part, 1, in) == 1;
+             k++)
+            wanted = part.p_type == PT_LOAD ? HD__MAX(wanted, part.p_offset + part.p_filesz) : wanted;
+    uint64_t bytes = in && !fseeko(in, 0, SEEK_END) ? (uint64_t)ftello(in) : wanted;
+    if (in)
+        fclose(in);
+    return bytes >= wanted ? HD_OK
+                           : hd_fail(err, HD_E_UNSUPPORTED,
+                                     "plugin %s is cut: it has %llu bytes, of %llu or more: build or copy it again",
+                                     file, (unsigned long long)bytes, (unsigned long long)wanted);
+}
+
 /* Libraries install handlers of crashes as they are loaded (libinfinipath, which libfabric may bring along), that
  * print, call exit() and may never return: a crash ends the process by its signal, as without them. */
 static void *open_library(const char *file)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
     struct sigaction before[HD__COUNT(crashes)];
+    struct hd__process process;
     for (size_t i = 0; i < HD__COUNT(crashes); i++)
         sigaction(crashes[i], NULL, &before[i]);
+    hd__process_note(&process);
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    hd__process_restore(&process, file);
     for (size_t i = 0; i < HD__COUNT(crashes); i++)
         sigaction(crashes[i], &before[i], NULL);
     return handle;
@@ -95,11 +121,15 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
 {
     /* dlopen searches the system's folders for a name without a slash. */
     char *file = strchr(path, '/') ? hd__strdup(path) : hd__format("./%s", path);
+    int32_t r = check_whole(file, err);
+    if (r) {
+        free(file);
+        return r;
+    }
     hd__crash_note_call("a constructor of", file);
     void *handle = open_library(file);
     hd__crash_note_call("", NULL);
     hd_plugin_entry entry;
-    int32_t r;
     if (!handle) {
         r = open_failed(file, err);
         free(file);

@@ -16,17 +16,33 @@ static uint32_t arena_kind(const struct hd__exec *e)
     return e->device.discrete ? HD_MEM_DEVICE : HD_MEM_HOST;
 }
 
+/* Memory of a transport: a sample of it is looked at. */
+static int32_t check_memory(const struct hd__transport *t, const char *base, size_t bytes, struct hd_error *err)
+{
+    const char *use = t->section->use;
+    if (!base || (uintptr_t)base % 4096)
+        return hd_fail(err, HD_E_INTERNAL, "comm-%s: its `memory` returned HD_OK and %s", use,
+                       base ? "what is not 4096-byte aligned" : "gave nothing");
+    for (size_t k = 0; k < 64; k++)
+        if (base[k * (bytes / 64)])
+            return hd_fail(err, HD_E_INTERNAL, "comm-%s: its `memory` gave what is not zeroed", use);
+    return HD_OK;
+}
+
 static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
 {
     const struct hd_device_ops *ops = e->device.ops;
     for (uint32_t i = 0; i < e->transports.opened.count; i++) {
         struct hd__transport *t = e->transports.opened.at[i];
-        if (t->ops->memory && !e->device.discrete && !e->device.streams)
-            return t->ops->memory(t->comm, bytes, &e->arena, err);
+        if (t->ops->memory && !e->device.discrete && !e->device.streams) {
+            int32_t rc = hd__comm_done(t->ops->memory(t->comm, bytes, &e->arena, err), "memory", err);
+            return rc ? rc : check_memory(t, e->arena, bytes, err);
+        }
     }
     if (ops->alloc) {
         e->arena_from = 1;
-        return ops->alloc(e->device.handle, arena_kind(e), bytes, &e->arena, err);
+        return hd__slot_handle(ops->alloc(e->device.handle, arena_kind(e), bytes, &e->arena, err), "the device's",
+                               "alloc", &e->arena, err);
     }
     e->arena_from = 2;
     e->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

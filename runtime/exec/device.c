@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "core/base/process.h"
 #include "runtime/cpu/parallel_for.h"
 #include "runtime/cpu/share.h"
 #include "runtime/exec/copy/copy.h"
@@ -31,6 +32,7 @@ static int32_t locate(const struct hd__compiled *c, struct hd_error *err)
 int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c, int32_t local_rank,
                              int32_t local_ranks, struct hd_error *err)
 {
+    struct hd__process process;
     int32_t pinned = hd__cpu_count() < sysconf(_SC_NPROCESSORS_ONLN);
     struct hd_device_place place = {.struct_size = sizeof place,
                                     .local_rank = local_rank,
@@ -41,8 +43,10 @@ int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c,
         return rc;
     d->ops = &c->device_choice.component->ops.device;
     d->name = c->device_choice.section->use;
+    hd__process_note(&process);
     rc = hd__slot_result(d->ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &d->handle, err),
                          "the device's", "open", err);
+    hd__process_restore_after(&process, (uintptr_t)d->ops->open);
     return rc ? locate(c, err) : check_caps(d, err);
 }
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/base/process.h"
 #include "service/data/packing.h"
 
 struct data_file {
@@ -135,11 +136,14 @@ static int32_t open_file(const struct hd__data *d, const struct hd__data_source 
                                           .path = from->path,
                                           .hints = c->shuffle ? 0 : HD_DATA_IN_ORDER,
                                           .vocab = c->vocab};
+    struct hd__process process;
     if (from->skipped) {
         *f = (struct data_file){.path = hd__strdup(from->path), .info = {.tokens = from->tokens}, .skipped = 1};
         return HD_OK;
     }
+    hd__process_note(&process);
     int32_t rc = slot_result(c->ops->open(c->host, c->settings, &source, &f->data, err), "open", err);
+    hd__process_restore_after(&process, (uintptr_t)c->ops->open);
     if (rc)
         return rc;
     f->info.struct_size = sizeof f->info;

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "core/base/process.h"
 #include "core/base/timed_wait.h"
 #include "service/metrics/internal.h"
 
@@ -66,13 +67,16 @@ int32_t hd__metrics_sink_open(const struct hd__metrics_sink_config *c, const str
                               struct hd__metrics_sink **sink, struct hd_error *err)
 {
     struct hd__metrics_sink *s = hd__alloc(sizeof *s);
+    struct hd__process process;
     int why;
     s->ops = c->ops;
     s->name = hd__strdup(c->name);
     s->patience = c->patience > 0 ? c->patience : 10;
     pthread_mutex_init(&s->lock, NULL);
     hd__cond_init(&s->changed);
+    hd__process_note(&process);
     int32_t rc = hd__slot_result(c->ops->open(c->host, c->settings, start, &s->opened, err), "the sink's", "open", err);
+    hd__process_restore_after(&process, (uintptr_t)c->ops->open);
     if (!rc && (why = pthread_create(&s->thread, NULL, sink_thread, s))) {
         rc = hd_fail(err, HD_E_NOMEM, "no thread for it: %s", strerror(why));
         c->ops->close(s->opened);

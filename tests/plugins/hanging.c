@@ -1,7 +1,9 @@
 /* ckpt-hanging: ckpt-posix that does not come back from closing, beside which another process removes what was saved,
  * or whose disk waits for a file, before it has written or once it has committed. */
 #include <fcntl.h>
+#include <fenv.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "heddle/ckpt.h"
@@ -13,7 +15,7 @@
 
 struct settings {
     int64_t posix[32]; /* of the inner plug-in */
-    int32_t hang, removed, slow, commits;
+    int32_t hang, removed, slow, commits, leaves, one, empty, reserved;
 };
 
 static struct hd_ckpt_ops ops;
@@ -27,7 +29,21 @@ static int32_t hanging_open(const struct hd_host *host, const void *settings, co
     static const char scheme[] = "hanging://";
     size_t n = sizeof scheme - 1;
     asked = settings;
-    return posix->open(host, asked->posix, strncmp(location, scheme, n) ? location : location + n, ckpt, err);
+    if (asked->one)
+        location = "one";
+    int32_t rc = posix->open(host, asked->posix, strncmp(location, scheme, n) ? location : location + n, ckpt, err);
+    if (asked->leaves) {
+        umask(0777);
+        fesetround(FE_UPWARD);
+        rc = rc || chdir("/") ? HD_E_IO : HD_OK;
+    }
+    return rc;
+}
+
+static int32_t hanging_begin(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx,
+                             struct hd_error *err)
+{
+    return asked->empty ? HD_OK : posix->begin(ckpt, name, leader, tx, err);
 }
 
 static void hanging_close(struct hd_ckpt *ckpt)
@@ -77,7 +93,7 @@ static int32_t hanging_move(struct hd_ckpt *ckpt, const char *name, const char *
     return posix->move(ckpt, name, to, err);
 }
 
-static struct hd_option options[10] = {
+static struct hd_option options[16] = {
     {.name = "hang",
      .type = HD_OPT_BOOL,
      .value = "false",
@@ -98,6 +114,21 @@ static struct hd_option options[10] = {
      .value = "false",
      .help = "it makes a file disk-committed, and waits for disk-goes-on",
      .offset = offsetof(struct settings, commits)},
+    {.name = "leaves",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "it leaves another umask, folder and rounding",
+     .offset = offsetof(struct settings, leaves)},
+    {.name = "one",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "it stores in one folder, whatever its location",
+     .offset = offsetof(struct settings, one)},
+    {.name = "empty",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .help = "its begin gives nothing",
+     .offset = offsetof(struct settings, empty)},
 };
 
 static struct hd_component component = {
@@ -106,7 +137,7 @@ static struct hd_component component = {
     .name = "hanging",
     .summary = "hangs while it closes: for tests",
     .options = options,
-    .n_options = 4,
+    .n_options = 7,
     .option_size = sizeof *options,
     .settings_size = sizeof(struct settings),
     .ops = &ops,
@@ -118,11 +149,12 @@ __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(v
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *inner = inner_component(CKPT_POSIX);
-    if (!inner || !inner_options(&component, options, 4, sizeof options / sizeof *options, inner,
+    if (!inner || !inner_options(&component, options, 7, sizeof options / sizeof *options, inner,
                                  offsetof(struct settings, posix)))
         return NULL;
     posix = inner->ops;
     ops = *posix;
+    ops.begin = hanging_begin;
     ops.close = hanging_close;
     ops.list = hanging_list;
     ops.size = hanging_size;

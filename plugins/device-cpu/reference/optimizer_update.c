@@ -1,5 +1,7 @@
 /* The global norm and the optimizers' updates, over flat buffers cut by ranges. */
+#include <fenv.h>
 #include <math.h>
+#include <stdatomic.h>
 
 #include "reference/reference.h"
 
@@ -193,6 +195,9 @@ void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host)
     uint32_t states = a->index, low = k->d.n_out - (a->parts > 0) > states + 1 ? states + 1 : 0;
     double hyper[HD_HYPER_COUNT];
     struct hd_error why = HD_ERROR_INIT;
+    static atomic_int said;
+    fenv_t floats;
+    int rounding = fegetround();
     for (int64_t i = 0; i < HD_HYPER_COUNT; i++)
         hyper[i] = cpu_load(&k->in[2], i);
     struct hd_optim_args args = {.struct_size = sizeof args,
@@ -212,7 +217,13 @@ void cpu_optim_step(struct hd_kernel *k, const struct hd_optim_host *host)
         args.state[i] = k->out[1 + i].data;
     if (!hd_update_runs(hyper, args.norm2))
         return;
-    if ((k->failed = a->step(a->settings, &args))) {
+    fegetenv(&floats);
+    k->failed = a->step(a->settings, &args);
+    if (fegetround() != rounding && !atomic_exchange(&said, 1))
+        k->device->host->log(HD_LOG_WARN, "device-cpu",
+                             "the optimizer's step left another rounding of floats (fesetround): it is put back");
+    fesetenv(&floats); /* that, and whether denormals are 0 */
+    if (k->failed) {
         if (!why.message[0])
             snprintf(why.message, sizeof why.message, "code %d, without a message (hd_fail)", k->failed);
         k->failed = k->failed < 0 ? k->failed : HD_E_INTERNAL;

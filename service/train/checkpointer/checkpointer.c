@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "core/base/process.h"
 #include "service/checkpoint/survivors.h"
 #include "service/train/save/emergency.h"
 #include "service/train/save/peer_copies.h"
@@ -23,6 +24,19 @@ static int32_t open_copies(struct hd__train_checkpointer *k, struct hd_error *er
     return HD_OK;
 }
 
+int32_t hd__checkpointer_open_store(const struct hd__compiled *c, const char *dir, struct hd_ckpt **store,
+                                    struct hd_error *err)
+{
+    const struct hd_ckpt_ops *ops = &c->checkpoint_choice.component->ops.ckpt;
+    struct hd__process process;
+    *store = NULL;
+    hd__process_note(&process);
+    int32_t rc = hd__slot_result(ops->open(hd__exec_host_table(), c->checkpoint_choice.settings, dir, store, err),
+                                 "the storage's", "open", err);
+    hd__process_restore_after(&process, (uintptr_t)ops->open);
+    return rc;
+}
+
 int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
                                     struct hd__train_checkpointer **checkpointer, struct hd_error *err)
 {
@@ -35,8 +49,7 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
     k->s = s;
     k->ops = &chosen->component->ops.ckpt;
     k->dir = hd__arena_strdup(&s->compiled->job->arena, dir ? dir : s->compiled->job->checkpoint_dir);
-    int32_t rc = hd__slot_result(k->ops->open(hd__exec_host_table(), chosen->settings, k->dir, &k->ckpt, err),
-                                 "the storage's", "open", err);
+    int32_t rc = hd__checkpointer_open_store(s->compiled, k->dir, &k->ckpt, err);
     if (rc) {
         free(k);
         return dir ? rc : hd__job_locate_error(s->compiled->job, "checkpoint.dir", err);

@@ -36,6 +36,11 @@ struct hd__train_checkpointer {
     struct hd__peer_copies *copies; /* checkpoint.peers; NULL without it */
 };
 
+/* ---- checkpointer.c */
+
+int32_t hd__checkpointer_open_store(const struct hd__compiled *compiled, const char *dir, struct hd_ckpt **store,
+                                    struct hd_error *err);
+
 /* ---- others.c */
 
 /* Refuses a folder with checkpoints that the job does not go on from. */

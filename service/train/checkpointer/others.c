@@ -13,6 +13,8 @@ struct aside {
     double seconds; /* that the next may take */
 };
 
+enum { FOLDERS = 1000 };
+
 /* The first folder DIR.1, DIR.2, ... without checkpoints: another store of this kind. */
 static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **folder, struct hd_error *err)
 {
@@ -22,12 +24,17 @@ static int32_t find_free_folder(struct hd__train_checkpointer *k, const char **f
         struct hd__ckpt_store store = {.ops = k->ops};
         uint64_t *steps = NULL;
         *folder = hd__arena_format(&k->s->compiled->job->arena, "%s.%d", k->dir, n);
-        rc = k->ops->open(hd__exec_host_table(), k->s->compiled->checkpoint_choice.settings, *folder, &store.ckpt, err);
+        rc = hd__checkpointer_open_store(k->s->compiled, *folder, &store.ckpt, err);
         if (rc)
             return rc;
         rc = hd__ckpt_list_steps(&store, &steps, &found, &torn, err);
         k->ops->close(store.ckpt);
         free(steps);
+        if (!rc && found + torn && n == FOLDERS)
+            return hd_fail(err, HD_E_INVALID,
+                           "%s.1 to %s all have checkpoints: move them away; if they are not there, %s ignores the "
+                           "location that its `open` is given",
+                           k->dir, *folder, k->s->compiled->checkpoint_choice.component->label);
     }
     return rc;
 }
@@ -64,10 +71,13 @@ int32_t hd__checkpointer_check_others(struct hd__train_checkpointer *k, struct h
 
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struct hd_error *err)
 {
-    struct hd_ckpt_tx *tx;
-    int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
+    struct hd__job *job = k->s->compiled->job;
+    const char *whose = hd__arena_format(&job->arena, "%s:", k->s->compiled->checkpoint_choice.component->label);
+    struct hd_ckpt_tx *tx = NULL;
+    int32_t rc =
+        hd__slot_handle(k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err), whose, "begin", (void **)&tx, err);
     if (rc)
-        return hd__job_fail(k->s->compiled->job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
+        return hd__job_fail(job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
     k->ops->cancel(tx);
     return hd__checkpointer_check_others(k, err);
 }

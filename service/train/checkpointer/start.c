@@ -41,7 +41,7 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     const char *name, *folder = hd__checkpointer_split_path(job, job->resume, &name);
     folder = *folder ? folder : job->checkpoint_dir;
     store.ops = &chosen->component->ops.ckpt;
-    int32_t rc = store.ops->open(hd__exec_host_table(), chosen->settings, folder, &store.ckpt, err);
+    int32_t rc = hd__checkpointer_open_store(c, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
         hd_fail(err, rc, "%s", not_a_checkpoint(job, job->resume, folder, name));
     else if (rc == HD_E_INVALID && !strstr(folder, "://") && /* a store of objects names the cause */
@@ -119,7 +119,7 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step
     const char *folder = named ? hd__checkpointer_split_path(job, job->resume, &name) : "";
     k.dir = *folder ? folder : k.dir;
     k.ops = &c->checkpoint_choice.component->ops.ckpt;
-    if (k.ops->open(hd__exec_host_table(), c->checkpoint_choice.settings, k.dir, &k.ckpt, err))
+    if (hd__checkpointer_open_store(c, k.dir, &k.ckpt, err))
         return hd__job_locate_error(job, "checkpoint.dir", err);
     k.store = (struct hd__ckpt_store){.ops = k.ops, .ckpt = k.ckpt};
     k.training = (struct hd__ckpt_training){.program = c->stage[0],

@@ -1,5 +1,7 @@
 /* The loader: what is accepted, and that every way to be unusable says exactly what is wrong. */
 #include <check.h>
+#include <fenv.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -97,6 +99,7 @@ static const struct {
     {"option-twice", "its table of options is wrong: two options are called lr"},
     {"option-default", "its table of options is wrong: the default of option count: "},
     {"option-help", "option count has no help"},
+    {"option-lost", "option count: its needs is 'stge=3', and the table has no stge: name one of it, a job's key"},
     {"option-needs",
      "option count: its needs is 'lr=1&count': KEY=VALUE|VALUE or KEY!=VALUE is wanted, several joined by &"},
     {"option-word", "option count: its needs is 'lr=1|': "},
@@ -126,6 +129,33 @@ START_TEST(every_fault_has_its_own_message)
         if ((int)i != _i)
             ck_assert_msg(!strstr(err.message, refusals[i].says), "two faults read alike: %s", err.message);
     free(path);
+}
+END_TEST
+
+/* Which ld.so would map, and end by a bus error. */
+START_TEST(a_file_that_was_cut)
+{
+    char *command = hd__format("head -c 9000 " FAULTY "/heddle-optim-fine.so > %s/heddle-optim-cut.so", folder);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
+    assert_refused("cut", HD_E_UNSUPPORTED, "heddle-optim-cut.so is cut: it has 9000 bytes, of ");
+    free(command);
+}
+END_TEST
+
+/* A constructor's changes of the whole process are put back. */
+START_TEST(the_process_stays_as_it_is)
+{
+    const struct hd__component *c = NULL;
+    volatile float least = 1e-39F;
+    mode_t mask = umask(027);
+    char *locale = hd__strdup(setlocale(LC_ALL, NULL));
+    ck_assert_int_eq(hd__plugin_find(registry, HD_KIND_OPTIMIZER, "leaves", &c, &err), HD_OK);
+    ck_assert_uint_eq(umask(mask), 027);
+    ck_assert_str_eq(setlocale(LC_ALL, NULL), locale);
+    ck_assert_int_eq(fegetround(), FE_TONEAREST);
+    ck_assert(least * 0.5F != 0);
+    free(locale);
 }
 END_TEST
 
@@ -477,6 +507,8 @@ int main(void)
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, every_fault_has_its_own_message, 0, (int)HD__COUNT(refusals));
     tcase_add_test(c, not_an_object_file);
+    tcase_add_test(c, a_file_that_was_cut);
+    tcase_add_test(c, the_process_stays_as_it_is);
     tcase_add_test(c, a_link_to_nothing);
     tcase_add_test(c, absent_file_suggests_the_nearest);
     tcase_add_test(c, not_built_says_why);
