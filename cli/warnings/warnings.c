@@ -35,6 +35,17 @@ static void warn_folders(struct hd__job *job, struct hd__text *out)
     }
 }
 
+/* A model of others that reads its fields from there, and forgets to say where the weights are. */
+static void warn_from(const struct hd__compiled *c, struct hd__text *out)
+{
+    const struct hd__job_value *from = hd__job_value_get(c->job, "model.from");
+    if (from && from->text && *from->text && !c->info.weights)
+        hd__text_add(out,
+                     "%s: warning: model.from: %s names no weights (hd_model_info.weights), so training begins from "
+                     "scratch\n",
+                     from->origin, c->model_choice.component->label);
+}
+
 void hd__cli_print_late_warnings(const struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
@@ -64,6 +75,7 @@ void hd__cli_print_warnings(const struct hd__cli_job_arguments *arguments, const
     warn_folders(loaded->job, &text);
     warn_hooks(loaded->job, &text);
     if (loaded->compiled) {
+        warn_from(loaded->compiled, &text);
         hd__warn_unusual_config(loaded->compiled, &text);
         hd__warn_idle_options(arguments, loaded, &text);
         hd__routes_notes(loaded->compiled, &text);

@@ -148,6 +148,9 @@ static void check_info(struct hd_program *p, const struct hd_model_info *info)
                              rows[r].name, (long long)rows[r].says, rows[r].dims[1] ? "s" : "", rows[r].dims,
                              (long long)built);
     }
+    if (info->max_seq_len && p->dims.at[p->letter['s']].extent > info->max_seq_len && !p->failed)
+        hd__program_fail(p, HD_E_INVALID, "data.seq_len is %lld, but this model has %lld positions: use at most these",
+                         (long long)p->dims.at[p->letter['s']].extent, (long long)info->max_seq_len);
 }
 
 static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)

@@ -1,5 +1,6 @@
 /* The builder API of models: declares dims and parameters, emits logical instructions. Errors are sticky. */
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -95,6 +96,10 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
         return hd__program_fail(p, HD_E_INVALID,
                                 "parameter %s: init is %u; it must be one of HD_INIT_NORMAL, ZEROS, ONES", desc->name,
                                 desc->init);
+    if (desc->init == HD_INIT_NORMAL && !(desc->std > 0 && isfinite(desc->std)))
+        return hd__program_fail(p, HD_E_INVALID,
+                                "parameter %s: HD_INIT_NORMAL with std %g: give it a std above 0, or use HD_INIT_ZEROS",
+                                desc->name, desc->std);
     memcpy(&param.desc, desc, HD__MIN(desc->struct_size, sizeof param.desc));
     param.desc.name = t.name = hd__arena_strdup(&p->arena, desc->name);
     param.desc.dims = hd__arena_strdup(&p->arena, desc->dims);
@@ -113,19 +118,44 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(((const struct hd_param_desc *)a)->name, ((const struct hd_param_desc *)b)->name);
+}
+
+static const char *file_name(const struct hd_param_desc *d)
+{
+    return d->file_name ? d->file_name : d->name;
+}
+
+static uint32_t part_of(const struct hd_param_desc *d)
+{
+    return d->parts > 1 ? d->part : 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct hd_param_desc *x = a, *y = b;
+    int order = strcmp(file_name(x), file_name(y));
+    return order ? order : (part_of(x) > part_of(y)) - (part_of(x) < part_of(y));
 }
 
 void hd__builder_check_params(struct hd_program *p)
 {
-    const char **names = hd__alloc((size_t)p->params.count * sizeof *names);
-    for (uint32_t i = 0; i < p->params.count; i++)
-        names[i] = p->params.at[i].desc.name;
-    qsort(names, p->params.count, sizeof *names, by_name);
-    for (uint32_t i = 1; i < p->params.count; i++)
-        if (!strcmp(names[i - 1], names[i]))
-            hd__program_fail(p, HD_E_INVALID, "parameter %s is declared twice", names[i]);
-    free(names);
+    uint32_t n = p->params.count;
+    struct hd_param_desc *all = hd__alloc((size_t)n * sizeof *all);
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = p->params.at[i].desc;
+    qsort(all, n, sizeof *all, by_name);
+    for (uint32_t i = 1; i < n; i++)
+        if (!by_name(&all[i - 1], &all[i]))
+            hd__program_fail(p, HD_E_INVALID, "parameter %s is declared twice", all[i].name);
+    qsort(all, n, sizeof *all, by_place);
+    for (uint32_t i = 1; i < n; i++)
+        if (!by_place(&all[i - 1], &all[i]))
+            hd__program_fail(p, HD_E_INVALID,
+                             "parameters %s and %s are both part %u of %s in files, and an export would lack one: give "
+                             "each a file_name or a part of its own",
+                             all[i - 1].name, all[i].name, part_of(&all[i]), file_name(&all[i]));
+    free(all);
 }
 
 static hd_tensor b_input(struct hd_program *p, const char *name)

@@ -136,6 +136,14 @@ static const char *wrong_attention(const struct hd_program *p, const struct hd__
                : NULL;
 }
 
+static const char *wrong_position(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]), *rows = hd__tensor_const(p, i->in[1]);
+    return x->ndim == 3 && rows->ndim == 2 && p->dims.at[x->dim[1]].extent > p->dims.at[rows->dim[0]].extent
+               ? "has a table with fewer rows than the sequence has tokens: use a smaller data.seq_len"
+               : NULL;
+}
+
 static const char *wrong_scale(const struct hd_program *p, const struct hd__instr *i)
 {
     (void)p;
@@ -218,7 +226,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EMBED_DW] = {"embed_dw", .unsharded = "h", .partial = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1,
                         .flags = ACC | PADS},
     [HD_OP_POSITION] = {"position", .unsharded = "ph", VALUE(POSITION), .dtypes = "a", .n_in = 2, .n_out = 1,
-                        .flags = INP | RANK, .form = "bsh,ph>="},
+                        .flags = INP | RANK, .form = "bsh,ph>=", .wrong = wrong_position},
     [HD_OP_POSITION_DW] = {"position_dw", .unsharded = "ph", .partial = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1,
                            .flags = ACC | RANK},
     [HD_OP_ROWMAX] = {"rowmax", .partial = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1, .flags = PADS,

@@ -125,6 +125,9 @@ START_TEST(metrics_sink_fails)
     struct command *c = command_run("train llama.yaml job.name=refused metrics.sinks=[{\"use\":\"nobody\"}]");
     expect_code(c, 2);
     expect_says(c, "command line: there is no plugin metrics-nobody");
+    c = command_run("train llama.yaml job.name=own " LINES, "./runs/own/metrics.jsonl");
+    expect_code(c, 2);
+    expect_says(c, "metrics.sinks.0.path: runs/own/metrics.jsonl is heddle's own file (metrics.jsonl)");
     c = command_run("train llama.yaml job.name=refused " PLUGINS "metrics.sinks=[\"lines\"]");
     expect_code(c, 2);
     expect_says(c, "command line: metrics.sinks.0 needs path (the file)");
@@ -178,6 +181,49 @@ START_TEST(metrics_tensorboard)
 }
 END_TEST
 
+/* ---- mistakes */
+
+/* Memory of a transport that is not what heddle/comm.h promises. */
+START_TEST(memory)
+{
+    static const char *const rows[][2] = {{"DIRTY=none", "comm-dirty: its `memory` returned HD_OK and gave nothing"},
+                                          {"DIRTY=odd", "returned HD_OK and what is not 4096-byte aligned"},
+                                          {"DIRTY=full", "comm-dirty: its `memory` gave what is not zeroed"}};
+    for (size_t r = 0; r < HD__COUNT(rows); r++) {
+        struct command *c = command_run_env(rows[r][0], "train llama.yaml mesh.dp=2 " PLUGINS "comm.use=dirty");
+        ck_assert_int_ne(c->code, 0);
+        expect_says(c, rows[r][1]);
+    }
+}
+END_TEST
+
+/* A step that leaves another rounding changes no number of heddle's: what it saved is read. */
+START_TEST(rounding)
+{
+#define ROUNDS                                                                                                       \
+    "train llama.yaml job.name=rounds plugins.path=rounds checkpoint={} optimizer={\"use\":\"mylion\",\"lr\":1e-3} " \
+    "job.steps="
+    ck_assert_int_eq(system("mkdir -p rounds && cp " ASYNC "/rounds.so rounds/heddle-optim-mylion.so"), 0);
+    struct command *c = command_run(ROUNDS "2");
+    expect_code(c, 0);
+    expect_says(c, "device-cpu: warning: the optimizer's step left another rounding of floats (fesetround)");
+    c = command_run(ROUNDS "3");
+    expect_code(c, 0);
+    ck_assert_ptr_nonnull(strstr(c->out, "step 3/3"));
+}
+END_TEST
+
+/* Positions that are an embedding's rows: no more tokens than that. */
+START_TEST(positions)
+{
+    struct command *c = command_run(
+        "train llama.yaml " PLUGINS
+        "model={\"use\":\"encoder\",\"layers\":1,\"hidden\":32,\"heads\":2,\"ffn\":40,\"vocab\":256,\"positions\":8}");
+    expect_code(c, 2);
+    expect_says(c, "position has a table with fewer rows than the sequence has tokens: use a smaller data.seq_len");
+}
+END_TEST
+
 /* ---- what is not here */
 
 /* "ready" is a promise: --dry-run refuses what train refuses, in its words. */
@@ -226,6 +272,9 @@ int main(void)
                                         {"metrics sink", metrics_sink, 1},
                                         {"metrics sink fails", metrics_sink_fails, 1},
                                         {"metrics tensorboard", metrics_tensorboard, 1},
+                                        {"memory", memory, 1},
+                                        {"rounding", rounding, 1},
+                                        {"positions", positions, 1},
                                         {"absent", absent, 1},
                                         {NULL, NULL, 0}};
     return system_run("system-kinds", tests);

@@ -47,8 +47,24 @@ static int32_t refuse_data_file(const char *metrics, const struct hd__sources *s
     return HD_OK;
 }
 
+/* A sink would write into heddle's own file. */
+static int32_t refuse_sinks_file(struct hd__job *job, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < job->values.count; i++) {
+        const struct hd__job_value *v = &job->values.at[i];
+        if (!strncmp(v->path, "metrics.sinks.", 14) && json_is_string(v->json) &&
+            hd__same_path(json_string_value(v->json), job->metrics_jsonl))
+            return hd__job_fail(job, v->path, err,
+                                "%s: %s is heddle's own file (metrics.jsonl), which has these metrics: name another",
+                                v->path, job->metrics_jsonl);
+    }
+    return HD_OK;
+}
+
 int32_t hd__train_check_metrics(struct hd__job *job, struct hd_error *err)
 {
+    if (refuse_sinks_file(job, err))
+        return err->code;
     int32_t rc = refuse_data_file(job->metrics_jsonl, &job->train, err);
     rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->val, err);
     rc = rc ? rc : refuse_data_file(job->metrics_jsonl, &job->test, err);

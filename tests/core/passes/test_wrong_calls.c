@@ -574,6 +574,14 @@ CALL(desc_without_size, struct hd_param_desc d = weight; d.struct_size = 0; para
 CALL(short_desc, struct hd_param_desc d = weight; d.struct_size = 24; param_with(d))
 CALL(no_init, struct hd_param_desc d = weight; d.init = 0; param_with(d))
 CALL(another_init, struct hd_param_desc d = weight; d.init = 4; param_with(d))
+CALL(no_std, struct hd_param_desc d = weight; d.std = 0; param_with(d))
+CALL(one_place, struct hd_param_desc d = weight; d.file_name = "f"; d.parts = 2; d.part = 1; param_with(d);
+     d.name = "u"; d.part = 0; param_with(d); d.name = "x"; param_with(d))
+CALL(few_positions, struct hd_param_desc d = weight; build->dim(program, 'p', "positions", 4); d.dims = "ph";
+     const hd_tensor e[] = {build->input(program, "ids"), param_with(weight)};
+     const hd_tensor in[] = {build->emit(program, HD_OP_EMBED, NULL, e, 2, "bsh", NULL), (d.name = "x", param_with(d))};
+     build->emit(program, HD_OP_POSITION, NULL, in, 2, "bsh", NULL))
+CALL(too_short, build->dim(program, 'x', "unused", 1))
 CALL(nameless, struct hd_param_desc d = weight; d.name = NULL; param_with(d))
 CALL(without_dims, struct hd_param_desc d = weight; d.dims = NULL; param_with(d))
 CALL(undeclared_dim, struct hd_param_desc d = weight; d.dims = "vz"; param_with(d))
@@ -607,6 +615,10 @@ static const struct wrong model_rows[] = {
     ROW(short_desc, 0, "parameter w: struct_size is 24: set it with sizeof"),
     ROW(no_init, 0, "parameter w: init is 0; it must be one of HD_INIT_NORMAL"),
     ROW(another_init, 0, "parameter w: init is 4; it must be one of HD_INIT_NORMAL"),
+    ROW(no_std, 0, "parameter w: HD_INIT_NORMAL with std 0: give it a std above 0, or use HD_INIT_ZEROS"),
+    ROW(one_place, 0, "parameters u and x are both part 0 of f in files"),
+    ROW(few_positions, 0, "position has a table with fewer rows than the sequence has tokens"),
+    ROW(too_short, 0, "data.seq_len is 8, but this model has 4 positions: use at most these"),
     ROW(nameless, 0, "a parameter has no name"),
     ROW(without_dims, 0, "a parameter has no name or no dims"),
     ROW(undeclared_dim, 0, "w uses dimension 'z', which the model did not declare"),
@@ -645,6 +657,7 @@ static int32_t info(struct hd_model *model, struct hd_model_info *out, struct hd
 {
     (void)model, (void)err;
     *out = (struct hd_model_info){.struct_size = sizeof *out, .vocab = 32, .layers = 1, .hidden = 16, .heads = 2};
+    out->max_seq_len = wrong->call == too_short ? 4 : 0;
     return HD_OK;
 }
 
