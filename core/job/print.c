@@ -274,7 +274,8 @@ json_t *hd__job_global_json(const struct hd__job *job)
     json_t *all = json_object();
     for (uint32_t i = 0; i < job->values.count; i++) {
         const struct hd__job_value *v = &job->values.at[i];
-        if (v->flags & HD_OPTION_GLOBAL)
+        /* An optimizer's numbers, whatever its plug-in says of them: other ones are other weights. */
+        if (v->flags & HD_OPTION_GLOBAL || (!strncmp(v->path, "optimizer.", 10) && json_is_number(v->json)))
             json_object_set_new(all, v->path,
                                 v->flags & HD_OPTION_PATH ? without_folders(v->json) : hd__json_text(v->text));
     }

@@ -14,7 +14,7 @@
 enum { PIECE = 65536 }; /* bytes: the store takes no more under one key */
 
 struct digest {
-    uint64_t options, programs, bytes; /* bytes: of the details as text */
+    uint64_t options, programs, plugins, bytes; /* bytes: of the details as text */
 };
 
 /* ---- this rank's own */
@@ -29,6 +29,32 @@ static void add_build(json_t *builds, const char *name, const char *version, con
 static void add_plugin(json_t *builds, const struct hd__chosen *chosen)
 {
     add_build(builds, chosen->component->label, chosen->component->version, chosen->component->path);
+}
+
+/* One of heddle's own is as new as heddle. */
+static void add_foreign(json_t *builds, const struct hd__chosen *chosen)
+{
+    if (chosen->component && strcmp(chosen->component->version, HD__VERSION) != 0)
+        add_plugin(builds, chosen);
+}
+
+json_t *hd__train_plugins_json(const struct hd__compiled *c)
+{
+    json_t *builds = json_object();
+    add_foreign(builds, &c->model_choice);
+    add_foreign(builds, &c->optimizer_choice);
+    add_foreign(builds, &c->data_choice);
+    for (uint64_t s = 0; s < c->n_strategies; s++)
+        add_foreign(builds, &c->strategies[s]);
+    return builds;
+}
+
+/* As above, and heddle's version. */
+static json_t *plugins_json(const struct hd__compiled *c)
+{
+    json_t *builds = hd__train_plugins_json(c);
+    json_object_set_new(builds, "heddle", json_string(HD__VERSION));
+    return builds;
 }
 
 /* All that has a part in making a program. */
@@ -92,12 +118,12 @@ static void add_files(json_t *options, const struct hd__compiled *c)
         closedir(dir);
 }
 
-static struct digest make_digest(const struct hd__compiled *c, const json_t *options)
+static uint64_t hash_json(const json_t *json)
 {
-    char *text = json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS);
-    struct digest d = {.options = hd__hash(text, strlen(text), 0), .programs = hd__train_hash_programs(c)};
+    char *text = json_dumps(json, JSON_COMPACT | JSON_SORT_KEYS);
+    uint64_t hash = hd__hash(text, strlen(text), 0);
     free(text);
-    return d;
+    return hash;
 }
 
 /* ---- through the store */
@@ -105,7 +131,8 @@ static struct digest make_digest(const struct hd__compiled *c, const json_t *opt
 static int32_t put_details(struct hd_store *store, json_t *options, const struct hd__compiled *c, struct digest *digest,
                            struct hd_error *err)
 {
-    json_t *all = json_pack("{s:O, s:o}", "options", options, "builds", builds_json(c));
+    json_t *all =
+        json_pack("{s:O, s:o, s:o}", "options", options, "builds", builds_json(c), "plugins", plugins_json(c));
     char *text = json_dumps(all, JSON_COMPACT), key[32];
     int32_t rc = HD_OK;
     digest->bytes = strlen(text);
@@ -205,30 +232,48 @@ static int32_t refuse(struct hd__compiled *c, int32_t rank, json_t *options, jso
     return err ? err->code : HD_E_INVALID;
 }
 
+/* The same programs, of plug-ins whose code may compute something else. */
+static void warn_plugins(int32_t rank, json_t *mine, json_t *rank0)
+{
+    struct hd__text text = {0};
+    char first[128];
+    if (compare_objects(mine, rank, json_object_get(rank0, "plugins"), &text, first))
+        hd__log(HD_LOG_WARN, NULL,
+                "rank %d has another build of a plug-in than rank 0: %.700s; start all ranks with the same", rank,
+                text.at);
+    hd__text_free(&text);
+}
+
 int32_t hd__train_agree(struct hd__compiled *c, int32_t rank, struct hd_store *store, struct hd_error *err)
 {
     double deadline = hd__now() + c->job->comm_timeout;
     struct digest mine, rank0;
     size_t bytes = sizeof rank0;
-    json_t *options, *details;
+    json_t *options, *details, *plugins;
     int32_t rc;
     if (!store)
         return HD_OK;
     options = hd__job_global_json(c->job);
+    plugins = plugins_json(c);
     add_files(options, c);
-    mine = make_digest(c, options);
+    mine = (struct digest){hash_json(options), hd__train_hash_programs(c), hash_json(plugins), 0};
     if (rank == 0) {
         rc = put_details(store, options, c, &mine, err);
         if (!rc)
             rc = hd__store_put(store, DIGEST, &mine, sizeof mine, err);
     } else {
         rc = hd__store_get(store, DIGEST, &rank0, &bytes, deadline, err);
-        if (!rc && (rank0.options != mine.options || rank0.programs != mine.programs) &&
+        int differs = !rc && (rank0.options != mine.options || rank0.programs != mine.programs);
+        if (!rc && (differs || rank0.plugins != mine.plugins) &&
             !(rc = get_details(store, rank0.bytes, deadline, &details, err))) {
-            rc = refuse(c, rank, options, details, err);
+            if (differs)
+                rc = refuse(c, rank, options, details, err);
+            else
+                warn_plugins(rank, plugins, details);
             json_decref(details);
         }
     }
+    json_decref(plugins);
     json_decref(options);
     return rc;
 }

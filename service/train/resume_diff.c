@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "service/train/agreement.h"
+
 /* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
  * Otherwise another learning rate or longer sequences may be intended or an accident, so they are logged. */
 enum {
@@ -262,6 +264,21 @@ static void log_files(struct hd__job *job, const char *name, const json_t *state
                 hd__job_where(job, key), key, name, now, before, consequence);
 }
 
+/* Plug-ins of others, which may compute something else under the same name. */
+static void log_plugins(const struct hd__compiled *c, const char *name, const json_t *state, int weights_only)
+{
+    json_t *plugins = hd__train_plugins_json(c), *now;
+    const char *label;
+    json_object_foreach(plugins, label, now)
+    {
+        const json_t *before = json_object_get(json_object_get(state, "plugins"), label);
+        if (json_is_string(before) && !json_equal(now, before) && (!weights_only || !strncmp(label, "model-", 6)))
+            hd__log(HD_LOG_WARN, NULL, "%s is %s, and was %s when checkpoint %s was saved", label,
+                    json_string_value(now), json_string_value(before), name);
+    }
+    json_decref(plugins);
+}
+
 /* The folder that a run began from is read for its config alone. */
 static void log_from(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_marks *files,
                      int weights_only)
@@ -333,6 +350,11 @@ void hd__train_data_describe(const struct hd__train_session *s, struct hd__train
                  (unsigned long long)hd__data_tokens(data), (uint32_t)hd__hash(ids, n * sizeof *ids, 0));
         snprintf(out->samples, sizeof out->samples, "%016llx", (unsigned long long)hash_samples(data, ids, n));
     }
+    json_t *plugins = hd__train_plugins_json(s->compiled);
+    char *text = json_dumps(plugins, JSON_COMPACT);
+    out->plugins = hd__arena_strdup(&s->compiled->job->arena, text);
+    free(text);
+    json_decref(plugins);
     if (s->train_feed)
         out->tokens = hd__train_token_maker(s->compiled);
     hd__train_marks_make(s->compiled, &out->files);
@@ -350,6 +372,8 @@ json_t *hd__train_data_json(const struct hd__train_data_mark *data)
     if (tokenizer)
         json_object_set_new(o, "tokenizer", tokenizer);
     json_object_set_new(o, "files_of", hd__train_marks_json(&data->files));
+    if (data->plugins)
+        json_object_set_new(o, "plugins", json_loads(data->plugins, 0, NULL));
     return o;
 }
 
@@ -450,6 +474,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     if ((evaluates && !(used_for & HD__DIFF_TEST)) || (!weights_only && job->eval_every))
         log_files(job, name, state, &data->files, HD__MARK_VAL,
                   evaluates ? OTHER_LOSS : "; val_loss goes on with other data");
+    log_plugins(compiled, name, state, weights_only);
     log_from(job, name, state, &data->files, weights_only);
     log_other_job(job, name, state, weights_only);
 }

@@ -6,12 +6,13 @@
 #include "service/train/data/token_origin.h"
 #include "service/train/session.h"
 
-/* By which data are told from others under the same name: a checkpoint's "data", "data_samples", "tokenizer" and
- * "files_of". "": not known. */
+/* By which data are told from others under the same name: a checkpoint's "data", "data_samples", "tokenizer",
+ * "files_of" and "plugins". "": not known. */
 struct hd__train_data_mark {
     char text[80], samples[20];
     struct hd__token_maker tokens;
     struct hd__train_marks files;
+    const char *plugins; /* hd__train_plugins_json as text, or NULL: as they were loaded, whatever lies there later */
 };
 void hd__train_data_describe(const struct hd__train_session *session, struct hd__train_data_mark *out);
 /* The same of a checkpoint, as far as it is known. */

@@ -112,6 +112,7 @@ START_TEST(a_build_differs)
         "cp " ASYNC "/variant1.so one/heddle-strategy-variant.so",
         "cp " ASYNC "/variant1.so same/heddle-strategy-variant.so",
         "cp " ASYNC "/variant2.so two/heddle-strategy-variant.so",
+        "mkdir -p later && cp one/*.so later && printf x >> later/heddle-strategy-variant.so",
     };
 #define VARIANT "llama.yaml comm.use=shm strategies=[{\"use\":\"zero\"},{\"use\":\"variant\"}] plugins.path="
     struct command *c[2];
@@ -119,11 +120,24 @@ START_TEST(a_build_differs)
         ck_assert_int_eq(system(commands[i]), 0);
     expect_refused(2, 1, VARIANT "one", "plugins.path=two",
                    "rank 1 has another program than rank 0, though all options agree: strategy-variant is 1.0, file ");
-    start_ranks(c, 2, 1, VARIANT "one", "plugins.path=same");
-    for (int rank = 0; rank < 2; rank++) {
-        command_wait(c[rank], 60);
-        expect_code(c[rank], 0);
+    for (int later = 0; later < 2; later++) { /* one that makes the same program is named */
+        start_ranks(c, 2, 1, VARIANT "one", later ? "plugins.path=later" : "plugins.path=same");
+        for (int rank = 0; rank < 2; rank++) {
+            command_wait(c[rank], 60);
+            expect_code(c[rank], 0);
+            ck_assert_msg(!strstr(c[rank]->err, "another build") == !(later && rank), "it said: %s", c[rank]->err);
+        }
     }
+    expect_says(c[1], "rank 1 has another build of a plug-in than rank 0: strategy-variant is 1.0, file ");
+}
+END_TEST
+
+/* An optimizer's numbers, though its plug-in does not say so (HD_OPTION_GLOBAL). */
+START_TEST(an_unmarked_number)
+{
+#define UNMARKED "llama.yaml comm.use=shm plugins.path=rounds optimizer={\"use\":\"mylion\",\"lr\":1e-3}"
+    ck_assert_int_eq(system("mkdir -p rounds && cp " ASYNC "/rounds.so rounds/heddle-optim-mylion.so"), 0);
+    expect_refused(2, 1, UNMARKED, "optimizer.lr=5e-2", "optimizer.lr is 0.05 on rank 1 and 0.001 on rank 0: ");
 }
 END_TEST
 
@@ -147,12 +161,10 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"an option differs", an_option_differs, 1},
-                                        {"any rank differs", any_rank_differs, 1},
-                                        {"a file differs", a_file_differs, 1},
-                                        {"long values", long_values, 1},
-                                        {"a build differs", a_build_differs, 1},
-                                        {"what may differ", what_may_differ, 1},
-                                        {NULL, NULL, 0}};
+    const struct system_test tests[] = {
+        {"an option differs", an_option_differs, 1},   {"any rank differs", any_rank_differs, 1},
+        {"a file differs", a_file_differs, 1},         {"long values", long_values, 1},
+        {"an unmarked number", an_unmarked_number, 1}, {"a build differs", a_build_differs, 1},
+        {"what may differ", what_may_differ, 1},       {NULL, NULL, 0}};
     return system_run("system-agreement", tests);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -674,6 +675,41 @@ START_TEST(move_hangs)
 }
 END_TEST
 
+/* A storage with a mistake: it leaves the process otherwise, gives no transaction, or ignores where it is to store. */
+START_TEST(wrong_storage)
+{
+#define WRONG(what) " plugins.path=" ASYNC " checkpoint={\"use\":\"hanging\",\"dir\":\"right\",\"" what "\":true}"
+    struct stat st;
+    struct command *c = command_run("train llama.yaml job.name=left job.steps=2" WRONG("leaves"));
+    expect_code(c, 0);
+    expect_says(
+        c,
+        "heddle-ckpt-hanging.so changed what is of the whole process: the working directory, the umask, the rounding ");
+    expect_says(c, "; it is put back");
+    ck_assert_int_eq(stat("right/step-00000002", &st), 0);
+    ck_assert_uint_eq(st.st_mode & 0700, 0700);
+    run_says("train llama.yaml job.steps=2 job.name=none" WRONG("empty"), 2,
+             "checkpoint.dir: ckpt-hanging: begin returned HD_OK and gave nothing");
+    expect_code(command_run("train llama.yaml job.name=one job.steps=2" WRONG("one")), 0);
+    run_says("train llama.yaml job.name=two" WRONG("one") " checkpoint.resume=never", 2,
+             "all have checkpoints: move them away; if they are not there, ckpt-hanging ignores the location");
+}
+END_TEST
+
+/* The same version of a plug-in, and another file. */
+START_TEST(rebuilt_plugin)
+{
+#define REBUILT "train llama.yaml job.name=rebuilt checkpoint={} strategies=[{\"use\":\"zero\"},{\"use\":\"variant\"}] "
+    ck_assert_int_eq(system("mkdir -p one two && cp " ASYNC "/variant1.so one/heddle-strategy-variant.so && "
+                            "cp one/*.so two && printf x >> two/heddle-strategy-variant.so"),
+                     0);
+    struct command *c = run_says(REBUILT "job.steps=2 plugins.path=one", 0, "");
+    c = run_says(REBUILT "job.steps=3 plugins.path=one", 0, "");
+    ck_assert_msg(!strstr(c->err, "strategy-variant"), "it said: %s", c->err);
+    run_says(REBUILT "job.steps=4 plugins.path=two", 0, "warning: strategy-variant is 1.0, file ");
+}
+END_TEST
+
 /* The scheme of checkpoint.dir names the plug-in that stores it, also one that is not heddle's. */
 START_TEST(scheme_of_a_plugin)
 {
@@ -995,6 +1031,8 @@ int main(void)
                                         {"look at them", look_at_them, 1},
                                         {"look at a running job", look_at_a_running_job, 1},
                                         {"move hangs", move_hangs, 1},
+                                        {"wrong storage", wrong_storage, 1},
+                                        {"rebuilt plugin", rebuilt_plugin, 1},
                                         {"scheme of a plugin", scheme_of_a_plugin, 1},
                                         {"sample", sample, 1},
                                         {"two folders", two_folders, 1},
