@@ -213,6 +213,23 @@ START_TEST(rounding)
 }
 END_TEST
 
+/* Weights that model.from has, and a model does not name. */
+START_TEST(unweighed)
+{
+#define ENCODER "\"layers\":1,\"hidden\":32,\"heads\":2,\"ffn\":40,\"vocab\":256,\"positions\":32}"
+    struct command *c = command_run("train llama.yaml job.name=encoded job.steps=1 checkpoint={} " PLUGINS
+                                    "model={\"use\":\"encoder\"," ENCODER);
+    expect_code(c, 0);
+    expect_code(command_run("ckpt export llama.yaml checkpoint.dir=runs/encoded/checkpoints --to exported " PLUGINS
+                            "model={\"use\":\"encoder\"," ENCODER),
+                0);
+    c = command_run("train llama.yaml job.name=unweighed --dry-run " PLUGINS
+                    "model={\"use\":\"unweighed\",\"from\":\"exported\"," ENCODER);
+    expect_code(c, 0);
+    expect_says(c, "model.from: model-unweighed names no weights (hd_model_info.weights), so training begins from");
+}
+END_TEST
+
 /* Positions that are an embedding's rows: no more tokens than that. */
 START_TEST(positions)
 {
@@ -274,6 +291,7 @@ int main(void)
                                         {"metrics tensorboard", metrics_tensorboard, 1},
                                         {"memory", memory, 1},
                                         {"rounding", rounding, 1},
+                                        {"unweighed", unweighed, 1},
                                         {"positions", positions, 1},
                                         {"absent", absent, 1},
                                         {NULL, NULL, 0}};
