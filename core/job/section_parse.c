@@ -197,48 +197,48 @@ static const char **all_names(const struct hd__job_fields *f, size_t *n)
 /* Keys of other trainers that have another place here, or none. docs/coming-from.md has them all. */
 const char *hd__job_foreign(const char *name)
 {
-    static const char *const rows[][2] = {
-        {"eval.steps", "eval.batches is how many batches one evaluation has, eval.every how often"},
-        {"checkpoint.steps", "that is checkpoint.every"},
-        {"metrics.steps", "that is metrics.every"},
-        {"gradient_accumulation_steps", "that follows from data.batch / (data.micro_batch x data ranks)"},
-        {"batch_size", "that is data.batch of a step of all ranks, or data.micro_batch of a rank"},
-        {"bias", "model.family decides it: gpt2 has biases, llama and mixtral have none"},
-        {"attn_implementation", "attention is always computed block by block: leave it out"},
-        {"per_device_train_batch_size", "that is data.micro_batch"},
-        {"data_parallel_shard_degree", "that is mesh.dp: {shard: N}"},
-        {"data_parallel_replicate_degree", "that is mesh.dp: {replicate: N}"},
-        {"tensor_parallel_degree", "that is mesh.tp"},
-        {"pipeline_parallel_degree", "that is mesh.pp"},
-        {"context_parallel_degree", "that is mesh.cp"},
-        {"expert_parallel_degree", "that is mesh.ep"},
-        {"learning_rate", "that is optimizer.lr"},
-        {"lr", "that is optimizer.lr"},
-        {"weight_decay", "that is optimizer.weight_decay"},
-        {"warmup_ratio", "that is schedule.warmup, in steps"},
-        {"bf16", "that is precision.compute: bf16"},
-        {"fp16", "that is precision.compute: fp16"},
-        {"mixed_precision", "that is precision.compute"},
-        {"path", "data.train names files, checkpoint.dir and plugins.path folders"},
-        {"dataset", "data.train names the files"},
-        {"dataset_path", "data.train names the files"},
-        {"data_path", "data.train names the files"},
-        {"num_workers", "one thread reads data.read_ahead micro-batches ahead: leave it out"},
-        {"output_dir", "that is checkpoint.dir; job.name names the folder of metrics"},
-        {"wandb", "metrics.jsonl has all of it, and metrics.sinks name plugins"},
-        {"lora", "LoRA is not offered: all weights are trained"},
-        {"fused", "updates are fused always: leave it out"},
-        {"foreach", "updates are fused always: leave it out"},
-        {"fsdp", "that is strategies: [{use: fsdp}]"},
-        {"deepspeed", "`heddle import` reads its file"},
-        {"zero_optimization", "in a configuration of DeepSpeed's: `heddle import FILE` makes a job of it"},
-        {"fsdp_config", "in a configuration of accelerate's: `heddle import FILE` makes a job of it"},
+#define OF(words, says)                            \
+    {                                              \
+        .name = "", .aliases = words, .help = says \
+    }
+    static const struct hd_option rows[] = {
+        OF("eval.steps", "eval.batches is how many batches one evaluation has, eval.every how often"),
+        OF("checkpoint.steps", "that is checkpoint.every"),
+        OF("metrics.steps", "that is metrics.every"),
+        OF("gradient_accumulation_steps", "that follows from data.batch / (data.micro_batch x data ranks)"),
+        OF("batch_size", "that is data.batch of a step of all ranks, or data.micro_batch of a rank"),
+        OF("bias", "model.family decides it: gpt2 has biases, llama and mixtral have none"),
+        OF("attn_implementation", "attention is always computed block by block: leave it out"),
+        OF("gradient_checkpointing|activation_checkpoint", "that is recompute"),
+        OF("hidden_dropout|resid_pdrop", "heddle has no dropout: leave it out"),
+        OF("per_device_train_batch_size", "that is data.micro_batch"),
+        OF("data_parallel_shard_degree", "that is mesh.dp: {shard: N}"),
+        OF("data_parallel_replicate_degree", "that is mesh.dp: {replicate: N}"),
+        OF("tensor_parallel_degree", "that is mesh.tp"),
+        OF("pipeline_parallel_degree", "that is mesh.pp"),
+        OF("context_parallel_degree", "that is mesh.cp"),
+        OF("expert_parallel_degree", "that is mesh.ep"),
+        OF("lr|learning_rate", "that is optimizer.lr"),
+        OF("weight_decay", "that is optimizer.weight_decay"),
+        OF("warmup_ratio", "that is schedule.warmup, in steps"),
+        OF("bf16|fp16|mixed_precision|torch_dtype", "that is precision.compute: bf16, fp16 or fp32"),
+        OF("path", "data.train names files, checkpoint.dir and plugins.path folders"),
+        OF("dataset|dataset_path|data_path", "data.train names the files"),
+        OF("num_workers", "one thread reads data.read_ahead micro-batches ahead: leave it out"),
+        OF("output_dir", "that is checkpoint.dir; job.name names the folder of metrics"),
+        OF("wandb", "metrics.jsonl has all of it, and metrics.sinks name plugins"),
+        OF("lora|peft|freeze", "LoRA is not offered: all weights are trained, and none are frozen"),
+        OF("fused|foreach", "updates are fused always: leave it out"),
+        OF("fsdp", "that is strategies: [{use: fsdp}]"),
+        OF("deepspeed", "`heddle import` reads its file"),
+        OF("zero_optimization", "in a configuration of DeepSpeed's: `heddle import FILE` makes a job of it"),
+        OF("fsdp_config", "in a configuration of accelerate's: `heddle import FILE` makes a job of it"),
     };
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (!strcmp(name, rows[i][0]) || (dot && !strcmp(dot + 1, rows[i][0])))
-            return rows[i][1];
-    return NULL;
+    static const struct hd__options table = HD__OPTIONS(rows);
+    int64_t i = hd__option_find(&table, name);
+    if (i < 0 && strchr(name, '.'))
+        i = hd__option_find(&table, strrchr(name, '.') + 1);
+    return i < 0 ? NULL : rows[i].help;
 }
 
 static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_node *key, const char *name,
@@ -400,7 +400,7 @@ static int32_t parse_composite(struct parse_state *w, const struct hd__job_compo
     if (hd__tree_is_null(node))
         return hd__job_node_fail(node, err, "%s has no value; leave the key out for the default", key->path);
     int32_t rc = hd__job_composite_read(key, w->job, node, err);
-    if (!rc && given)
+    if (!rc && given && !(o->value && given->kind == HD__SCALAR && !strcmp(given->text, o->value)))
         ((struct hd__job_value *)hd__job_value_get(w->job, key->path))->needs = o->needs;
     return rc;
 }
