@@ -5,6 +5,7 @@
 
 #include "cli/warnings/warnings.h"
 #include "core/base/dtype.h"
+#include "service/train/data/data_files.h"
 
 /* One condition, "KEY=A|B" or "KEY!=A|B". */
 struct need {
@@ -122,6 +123,16 @@ static void add_rows(struct hd__job *job, const struct unlikely *rows, size_t n,
             hd__text_add(out, "%s: warning: %s %s\n", hd__job_where(job, rows[i].key), rows[i].key, rows[i].why);
 }
 
+/* The kind of a strategy's compress that sends gradients in fp16; NULL: none does. */
+static const char *find_fp16_wire(const struct hd__job *job)
+{
+    int alone = job->ranks == job->mesh[HD_AXIS_PP] * job->mesh[HD_AXIS_TP];
+    for (uint32_t i = 0; i < job->values.count && !alone; i++)
+        if (hd__ends_with(job->values.at[i].path, ".compress.kind") && !strcmp(job->values.at[i].text, "fp16"))
+            return job->values.at[i].path;
+    return NULL;
+}
+
 static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
 {
     const struct hd__job_value *lr = hd__job_value_get(job, "optimizer.lr");
@@ -138,6 +149,7 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
     double ffn = width ? json_number_value(width->json) : 0;
     double slots = capacity ? strtod(capacity->text, NULL) : 0,
            per_token = chosen ? json_number_value(chosen->json) : 2;
+    const char *wire = find_fp16_wire(job);
     double beta = betas ? json_number_value(json_array_get(betas->json, 1)) : 0, new_part = 1 - beta;
     int scaled = job->precision.loss_scaling != HD__LOSS_SCALE_NONE, wide = 1;
     const uint32_t gradients[] = {job->precision.compute, job->precision.grad, job->precision.reduce};
@@ -166,12 +178,19 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
              ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
          "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
         {job->train.weighted && job->train.count == 1, "data.train", "is one file: leave its weight out"},
-        {scaled && wide, "precision.loss_scale",
+        {scaled && wide && !wire, "precision.loss_scale",
          "is not needed: gradients have the range of fp32, and none of them become 0: leave it out"},
         {!scaled && !wide, "precision.loss_scale",
          "is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
-        {scaled && job->precision.loss_scale == 1 && !wide, "precision.loss_scale",
-         "is 1, as none is, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
+        {!scaled && wide && wire, wire,
+         "is fp16, and on their way gradients below 6e-8 become 0: say precision.loss_scale=dynamic, or bf16"},
+        {job->precision.loss_scaling == HD__LOSS_SCALE_STATIC && job->precision.loss_scale > 1 &&
+             job->precision.loss_scale < 64 && (!wide || wire),
+         "precision.loss_scale",
+         "is a factor, not a power of 2 as DeepSpeed's initial_scale_power, and so small a one leaves small gradients "
+         "0 (in fp16 those below 6e-8 / it): say dynamic, or 65536 for 2^16"},
+        {scaled && job->precision.loss_scale == 1 && (!wide || wire), "precision.loss_scale",
+         "is 1, as none is, and small gradients (in fp16 below 6e-8) become 0: say dynamic"},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},
@@ -208,8 +227,7 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
     int early = job->ranks > 1 && job->comm_timeout < job->comm_dead_after, never = !job->eval_every;
     const struct unlikely rows[] = {
         {never && job->val.count, "data.val", "has no effect on training, " NO_EVAL},
-        {never && batches && strcmp(batches->origin, "default") != 0, "eval.batches",
-         "has no effect on training, " NO_EVAL},
+        {never && hd__train_is_asked(batches), "eval.batches", "has no effect on training, " NO_EVAL},
         {never && job->val_fraction > 0, "data.val_fraction", "only keeps data from training, " NO_EVAL},
         {job->val_fraction > 0.5, "data.val_fraction",
          "holds out more than half of data.train: the rest is trained on"},
@@ -230,6 +248,9 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
              job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_EP] > 1,
          "job.deterministic",
          "is exact, which does not cover mesh.tp, cp and ep: compare only runs in which these are the same"},
+        {job->deterministic == HD__DETERMINISTIC_EXACT && !job->micro_batch_asked, "job.deterministic",
+         "is exact, and data.micro_batch is not set: it follows from the data ranks, so another mesh has other bits: "
+         "set data.micro_batch"},
         {job->comm_inside && is_comm_unused(job), "comm.inside",
          "has no effect, because comm.axes names the transport of the only axis, and comm.use is not opened: say that "
          "transport as comm.use"},
@@ -251,10 +272,9 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
          "may lose machines, and has only the last step's checkpoint to go on from: set checkpoint.every"},
         {job->scale_batch && job->nodes_min == job->nodes_max, "launch.scale_batch",
          "has no effect, because launch.nodes is a fixed number: say MIN:MAX"},
-        {job->launch_time_limit <= 0 && !getenv("SLURM_JOB_END_TIME") && margin &&
-             strcmp(margin->origin, "default") != 0,
-         "launch.margin", "has no effect outside Slurm, because launch.time_limit is not set"},
-        {!job->launch_restarts && job->nodes_max == 1 && pause && strcmp(pause->origin, "default") != 0, "launch.pause",
+        {job->launch_time_limit <= 0 && !getenv("SLURM_JOB_END_TIME") && hd__train_is_asked(margin), "launch.margin",
+         "has no effect outside Slurm, because launch.time_limit is not set"},
+        {!job->launch_restarts && job->nodes_max == 1 && hd__train_is_asked(pause), "launch.pause",
          "has no effect, because launch.restarts is 0"},
         {job->ranks > 1 && !early && job->comm_timeout <= job->late_after, "comm.timeout",
          "is not above liveness.late_after: it ends the job before a late rank is named"},

@@ -355,7 +355,7 @@ static void warn_idle_keys(const struct hd__compiled *c)
                 {"data.http_retries", url, "no file is a URL: leave it out"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         const struct hd__job_value *value = hd__job_value_get(c->job, rows[i].key);
-        if (value && !rows[i].used && strcmp(value->origin, "default") != 0)
+        if (!rows[i].used && (hd__train_is_asked(value) || (value && !strcmp(rows[i].key, "data.chat_template"))))
             hd__log(HD_LOG_WARN, NULL, "%s: %s has no effect, because %s", value->origin, rows[i].key, rows[i].why);
     }
 }

@@ -22,4 +22,10 @@ const char *hd__train_mark_key(int k);
 void hd__train_marks_make(const struct hd__compiled *compiled, struct hd__train_marks *out);
 json_t *hd__train_marks_json(const struct hd__train_marks *marks); /* those that are known, by their keys */
 
+/* Is it what the job asks for? A default in a file may be one of --print-config. */
+static inline int hd__train_is_asked(const struct hd__job_value *value)
+{
+    return value && (value->plain || !strcmp(value->origin, "command line"));
+}
+
 #endif

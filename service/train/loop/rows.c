@@ -148,7 +148,7 @@ void hd__train_watch_warn(struct hd__job *job)
         snprintf(key, sizeof key, "watch.%s", hd__watch_rule_name(rule));
         const struct hd__job_value *value = hd__job_value_get(job, key);
         any |= limit > 0;
-        if (limit <= 0 || !strcmp(value->origin, "default") || (value->needs && job->ranks == 1)) /* a note says it */
+        if (limit <= 0 || !hd__train_is_asked(value) || (value->needs && job->ranks == 1)) /* a note says it */
             continue;
         const char *why = watch_objection(job, rule, limit, text);
         if (why)

@@ -444,6 +444,15 @@ static const struct {
      "warning: --sweep: no plan of these depends on optimizer.lr: all rows are the same"},
     {"check llama.yaml precision.compute=fp16 precision.loss_scale=1",
      "command line: warning: precision.loss_scale is 1, as none is, and small gradients (in fp16 below 6e-8) become 0"},
+    {"check llama.yaml precision.compute=fp16 precision.loss_scale=16",
+     "command line: warning: precision.loss_scale is a factor, not a power of 2 as DeepSpeed's initial_scale_power"},
+    {"check llama.yaml mesh.dp=2 strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"fp16\"}}]",
+     "command line: warning: strategies.zero.compress.kind is fp16, and on their way gradients below 6e-8 become 0: "
+     "say "
+     "precision.loss_scale=dynamic, or bf16"},
+    {"check llama.yaml data={\"train\":\"corpus.txt\",\"seq_len\":32,\"batch\":8} job.deterministic=exact",
+     "command line: warning: job.deterministic is exact, and data.micro_batch is not set: it follows from the data "
+     "ranks"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/blanks blanks.jsonl",
      "warning: blanks.jsonl: 3 of 4 documents are empty: is \"text\" the field of their text? --field names another"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/page page.txt",
@@ -487,6 +496,8 @@ static const char *const silent[] = {
     "optimizer.use=adamw_torch_fused", /* names of transformers */
     "optimizer.use=adamw_bnb_8bit",
     "precision.compute=fp16 precision.loss_scale=1024",
+    "mesh.dp=2 precision.loss_scale=dynamic strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"fp16\"}}]",
+    "job.deterministic=exact",
     "data.val=turned.txt eval.every=2",    /* of the same size */
     "job.steps=200 " MIX("0.1", "0.0085"), /* 4 times */
     "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
@@ -577,6 +588,10 @@ START_TEST(warnings)
         struct command *c = command_run("train llama.yaml --dry-run %s", silent[i]);
         ck_assert_msg(c->code == 0 && !strstr(c->err, "warning: "), "`%s`: %s", silent[i], c->err);
     }
+    struct command *printed = command_run("train llama.yaml --print-config");
+    write_file("printed.yaml", printed->out);
+    printed = command_run("train printed.yaml --dry-run"); /* its defaults are written now */
+    ck_assert_msg(printed->code == 0 && !strstr(printed->err, "warning: "), "%s", printed->err);
     struct command *bare = command_run("sample " QWEN "--prompt a data.train=ask.jsonl data.tokenizer=" QWEN_FILE
                                        " data.chat_template=chatml");
     ck_assert_msg(bare->code == 0 && !strstr(bare->err, "chat"), "%s", bare->err);
