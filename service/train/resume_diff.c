@@ -31,6 +31,7 @@ static const struct {
     {"model.router_z_loss_coef", TRAINS | COMPUTES},
     {"model.", TRAINS | SHAPES | COMPUTES},
     {"optimizer.", TRAINS | SHAPES},
+    {"precision.compute", TRAINS | SHAPES | HD__DIFF_EVAL},
     {"precision.", TRAINS | SHAPES},
     {"schedule.", TRAINS},
     {"data.micro_", 0}, /* the same sequences, in other parts */
@@ -53,8 +54,16 @@ static const struct {
     {"strategies.ema.", TRAINS},
 };
 
+/* Bits that are the same on every mesh: the promise ends, or micro-batches cut its sums elsewhere. */
+static int is_of_bits(const struct hd__job *job, const char *path)
+{
+    return !strcmp(path, job->deterministic == HD__DETERMINISTIC_EXACT ? "data.micro_batch" : "job.deterministic");
+}
+
 static uint32_t effects_of(const struct hd__job *job, const char *path)
 {
+    if (is_of_bits(job, path))
+        return TRAINS;
     for (size_t k = 0; k < HD__COUNT(keys); k++) {
         size_t length = strlen(keys[k].path);
         if (strchr("._", keys[k].path[length - 1]) ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
@@ -396,6 +405,7 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
 
 #define TRAINED_ON ": what is evaluated here may have been trained on"
 #define OTHER_LOSS ": this loss and those of its run are not comparable"
+#define ROUNDED ": this loss is rounded otherwise than those of its run"
 
 /* Why a change matters, where its key alone does not say it. */
 static const char *consequence(struct hd__job *job, const json_t *state, const char *path, int weights_only,
@@ -405,13 +415,16 @@ static const char *consequence(struct hd__job *job, const json_t *state, const c
             length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len);
     double before = json_number_value(json_object_get(state, "lr")), now = hd__job_lr(job, step);
     if (used_for & effects_of(job, path))
-        return !strcmp(path, "data.loss") ? ": its loss counted other tokens than this one"
+        return !strcmp(path, "data.loss")           ? ": its loss counted other tokens than this one"
+               : !strcmp(path, "precision.compute") ? ROUNDED
                : !strcmp(path, "data.train") || !strcmp(path, "data.val_fraction") ? TRAINED_ON
                : strcmp(path, "data.seq_len") || job->seq_len <= length
                    ? OTHER_LOSS
                    : hd__arena_format(&job->arena, ": its run did not train positions from %" PRId64 " on", length);
     if (weights_only && effects_of(job, path) & COMPUTES)
         return ": these weights were not trained with it";
+    if (is_of_bits(job, path))
+        return ": job.deterministic: exact is not kept, so the bits from here on are those of neither job";
     if (!strcmp(path, "job.steps") && before > 0 && fabs(now - before) > 0.1 * before)
         return hd__arena_format(&job->arena,
                                 ": the schedule now ends there, so the learning rate at step %" PRId64
@@ -427,12 +440,20 @@ static int64_t value_now(struct hd__job *job, const char *path, int64_t otherwis
 }
 
 /* As many as a run takes for val_loss, or another number: fewer are not the first of them alone. */
-static void log_sequences(struct hd__job *job, const char *name, const json_t *state)
+static void log_sequences(struct hd__job *job, const char *name, const json_t *state, int trains)
 {
     int64_t now = value_now(job, "eval.batches", 1) * value_now(job, "data.batch", 1),
             before = hd__train_resume_saved_int(state, "eval", "batches", 1) *
                      hd__train_resume_saved_int(state, "data", "batch", 1);
-    if (hd__train_resume_saved_int(state, "eval", "every", 0) && now != before)
+    if (!hd__train_resume_saved_int(state, "eval", "every", 0) || now == before)
+        return;
+    if (trains)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: val_loss is of %" PRId64 " sequences (eval.batches x data.batch), and until checkpoint %s of "
+                "%" PRId64 ": a lower one is no better model, though checkpoint.keep's best and `heddle ckpt export` "
+                "compare them",
+                hd__job_where(job, "eval.batches"), now, name, before);
+    else
         hd__log(HD_LOG_INFO, NULL,
                 "this loss is of %" PRId64 " sequences (eval.batches x data.batch), and val_loss of the run of "
                 "checkpoint %s of %" PRId64,
@@ -453,7 +474,8 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
         const char *path = c.list.at[i].path;
         if (made_known && !strcmp(path, "data.tokenizer")) /* its bytes decide, not its path */
             continue;
-        said |= (!strncmp(path, "data.", 5) && strcmp(path, "data.batch")) || !strcmp(path, "job.seed");
+        said |= (!strncmp(path, "data.", 5) && strcmp(path, "data.batch") && strcmp(path, "data.micro_batch")) ||
+                !strcmp(path, "job.seed");
         if (evaluates && !(effects_of(job, path) & said_of) && strcmp(path, "model.from"))
             continue;
         add_change(&text, &c.list.at[i]);
@@ -469,11 +491,11 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     }
     if (!said)
         log_data(job, name, state, data, evaluates ? TRAINED_ON : "; training goes on at the same place in it");
-    if (evaluates && !(used_for & HD__DIFF_TEST))
-        log_sequences(job, name, state);
-    if ((evaluates && !(used_for & HD__DIFF_TEST)) || (!weights_only && job->eval_every))
+    if ((evaluates && !(used_for & HD__DIFF_TEST)) || (!weights_only && job->eval_every)) {
+        log_sequences(job, name, state, !weights_only);
         log_files(job, name, state, &data->files, HD__MARK_VAL,
                   evaluates ? OTHER_LOSS : "; val_loss goes on with other data");
+    }
     log_plugins(compiled, name, state, weights_only);
     log_from(job, name, state, &data->files, weights_only);
     log_other_job(job, name, state, weights_only);

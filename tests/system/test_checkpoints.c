@@ -489,6 +489,8 @@ START_TEST(evaluated_otherwise)
         {"data.batch=2", "this loss is of 8 sequences (eval.batches x data.batch), and val_loss of the run of "
                          "checkpoint step-00000006 of 32"},
         {"eval.batches=1", "this loss is of 8 sequences (eval.batches x data.batch), and val_loss of the run of "},
+        {"precision.compute=bf16", "command line: precision.compute is bf16 and was fp32 when checkpoint "
+                                   "step-00000006 was saved: this loss is rounded otherwise than those of its run"},
     };
     train(&whole, "terms",
           "llama.yaml checkpoint.dir=terms job.steps=6 data.val_fraction=0.1 eval.every=6 "
@@ -505,6 +507,10 @@ START_TEST(evaluated_otherwise)
         if (!i)
             ck_assert_msg(strstr(c->out, "  (32 sequences of 32 tokens)\n"), "it said: %s", c->out);
     }
+    run_says("train llama.yaml job.name=terms checkpoint.dir=terms data.val_fraction=0.1 eval.every=6 eval.batches=2",
+             0,
+             "command line: val_loss is of 16 sequences (eval.batches x data.batch), and until checkpoint "
+             "step-00000006 of 32: a lower one is no better model, though ");
 }
 END_TEST
 
@@ -863,6 +869,9 @@ START_TEST(what_is_trained_has_changed)
         {"mesh.dp=2 strategies.zero.stage=3", NULL},
         {"recompute=full", NULL},
         {"job.deterministic=exact", NULL},
+        {"job.deterministic=exact data.micro_batch=4",
+         "command line: data.micro_batch is 4 and was 2 when checkpoint step-00000006 was saved: job.deterministic: "
+         "exact is not kept, so the bits from here on are those of neither job"},
     };
     train(&whole, "before", "llama.yaml checkpoint.dir=before job.steps=6");
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
@@ -877,6 +886,9 @@ START_TEST(what_is_trained_has_changed)
         if (rows[n].line)
             expect_says(c, rows[n].line);
     }
+    train(&whole, "bits", "llama.yaml checkpoint.dir=bits job.steps=2 job.deterministic=exact");
+    run_says("train llama.yaml job.name=bits checkpoint.dir=bits job.steps=3", 0,
+             "job.deterministic is normal and was exact when checkpoint step-00000002 was saved: ");
 }
 END_TEST
 
