@@ -88,6 +88,8 @@ int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struc
                            "'%.*s' is below a million: rates are FLOPs or bytes a second; a link of 10 Gbit/s is "
                            "link=1.25e9",
                            (int)item, text);
+        if (rate_rows[row].seconds && value > 0.1) /* as in machine files */
+            return hd_fail(err, HD_E_INVALID, "'%.*s' is more than 0.1 seconds: 2 us are 2e-6", (int)item, text);
         r.named |= p.name != p.key ? p.axes : 0;
         for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
             if (!rate_rows[row].by_axis || p.axes & HD_AXIS_BIT(a))

@@ -258,6 +258,8 @@ START_TEST(rates_that_are_wrong)
         {"tp.flops=1", "unknown rate 'tp.flops'"},
         {"xp.link=1", "unknown rate 'xp.link'"},
         {"=3", "unknown rate ''"},
+        {"kernel=2", "'kernel=2' is more than 0.1 seconds: 2 us are 2e-6"},
+        {"tp.latency=5", "'tp.latency=5' is more than 0.1 seconds"},
         {"link=1e9,,", "unknown rate ''"},
     };
     struct hd__sim_rates before = hd__sim_rates_default(), r = before;

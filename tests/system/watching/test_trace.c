@@ -257,7 +257,7 @@ START_TEST(summary)
                                        "flops=1e+11"};
     for (size_t k = 0; k < HD__COUNT(says); k++)
         ck_assert_msg(strstr(c->out, says[k]) != NULL, "no %s in\n%s", says[k], c->out);
-    c = command_run("trace sum.json --json --rates flops=1e30,memory=1e30,kernel=2,latency=3,link=1e30");
+    c = command_run("trace sum.json --json --rates flops=1e30,memory=1e30,kernel=0.02,latency=0.03,link=1e30");
     json_t *root = keep(json_loads(c->out, 0, NULL));
     struct command *idle = command_run("trace sum.json --rates tp.link=1e9");
     expect_code(idle, 2);
@@ -269,7 +269,7 @@ START_TEST(summary)
                predicted = json_number_value(json_object_get(row, "predicted_seconds"));
         int transfer = json_is_true(json_object_get(row, "transfer"));
         transfers += transfer;
-        ck_assert(fabs(predicted / calls - (transfer ? 3 : 2)) < 1e-9);
+        ck_assert(fabs(predicted / calls - (transfer ? 0.03 : 0.02)) < 1e-9);
     }
     ck_assert(transfers > 0 && i > 10);
 }
