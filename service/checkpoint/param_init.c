@@ -142,6 +142,12 @@ static int32_t check_tensor(struct init_context *f, uint32_t param, const struct
         return hd__ckpt_st_read_f32(f->files, t, 0, 0, NULL, f->err);
     if (same_shape(t->shape, t->ndim, want, ndim))
         return HD_OK;
+    if (!t->count)
+        return hd_fail(
+            f->err, HD_E_INVALID,
+            "%s: tensor %s is empty ([%s]): was it saved under ZeRO-3 without gathering the parameters? Save "
+            "again with stage3_gather_16bit_weights_on_model_save, or run DeepSpeed's zero_to_fp32.py",
+            hd__ckpt_st_file_name(f->files, t->file), t->name, extents_text(t->shape, t->ndim, has));
     return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s is [%s], but parameter %s wants [%s]: %s",
                    hd__ckpt_st_file_name(f->files, t->file), t->name, extents_text(t->shape, t->ndim, has),
                    f->p->params.at[param].desc.name, extents_text(want, ndim, wanted),

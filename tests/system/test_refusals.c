@@ -706,6 +706,8 @@ START_TEST(dry_runs)
         {"eval folder.yaml model.from=config data.val_fraction=0.1", "command line: model.from: config: holds", NULL},
         {"sample folder.yaml model.from=config", "command line: model.from: config: holds", NULL},
         {DRY "model.from=larger", "larger/model.safetensors: tensor ", "another model?"},
+        {DRY "model.from=empty", "is empty ([0]): was it saved under ZeRO-3 without gathering the parameters?",
+         "zero_to_fp32.py"},
         {DRY "model.from=pointer", "command line: model.from: pointer/model.safetensors: is a Git LFS pointer",
          "git lfs pull"},
         {"train llama.yaml --dry-run data.tokenizer=lfs", "data.tokenizer: lfs/tokenizer.json: is a Git LFS pointer",
@@ -735,6 +737,9 @@ START_TEST(dry_runs)
             "/llama drop && cp -r " GOLDEN_DIR "/llama hf && "
             "cp hf/config.json config && cp hf/config.json parts && touch parts/model-00001-of-00002.safetensors && "
             "mkfifo pipe && cp hf/model.safetensors larger && "
+            "mkdir empty && cp hf/config.json empty && { printf '\\120\\0\\0\\0\\0\\0\\0\\0'; printf %-80s "
+            "'{\"model.embed_tokens.weight\":"
+            "{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}'; } > empty/model.safetensors && "
             "sed 's/\"intermediate_size\": [0-9]*/\"intermediate_size\": 512/' hf/config.json > larger/config.json && "
             "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' drop/config.json && "
             "cp hf/config.json pointer && cp hf/config.json pickled && touch pickled/pytorch_model.bin && "
