@@ -132,6 +132,8 @@ static int print_mistakes(struct hd__cli_job *loaded)
     struct hd__text text = {0};
     hd__compile_mistakes(loaded->job, loaded->plugins);
     hd__job_mistakes_text(loaded->job, &text);
+    if (loaded->chosen) /* a key that the message names may be of its */
+        hd__text_add(&text, "\n%s", loaded->chosen);
     hd__speaker_print(text.at);
     hd__text_free(&text);
     return HD__EXIT_REFUSED;

@@ -121,8 +121,9 @@ static int32_t check_strategies(struct hd__job *job, struct hd_error *err)
                         "write the mesh");
 }
 
-/* Values of the job that the search has chosen anew: "; recompute=full of the job gives way". */
-static char *name_replaced(struct hd__job *job, const char *lines)
+/* Values of the job that the search has chosen anew: "; recompute=full of the job gives way". What was kept leaves a
+ * micro-batch of the command line. */
+static char *name_replaced(struct hd__job *job, const char *lines, int kept)
 {
     static const char *const keys[] = {"recompute", "data.micro_batch"};
     struct hd__text out = {0};
@@ -130,7 +131,8 @@ static char *name_replaced(struct hd__job *job, const char *lines)
     for (size_t i = 0; i < HD__COUNT(keys); i++) {
         const struct hd__job_value *v = hd__job_value_get(job, keys[i]);
         char *line = v ? hd__format("\n%s=%s\n", v->path, v->text) : NULL;
-        if (v && strcmp(v->origin, "default") && strcmp(v->text, "auto") && !strstr(all, line))
+        int stays = kept && i && v && !strcmp(v->origin, "command line");
+        if (v && strcmp(v->origin, "default") && strcmp(v->text, "auto") && !stays && !strstr(all, line))
             hd__text_add(&out, "; the job's %s=%s gives way", v->path, v->text);
         free(line);
     }
@@ -162,7 +164,7 @@ static int32_t search(const struct hd__cli_job_arguments *arguments, int64_t ran
     char *beaten = next ? hd__format(", %.1f %% less than the next of %u, %s",
                                      100 * (1 - best->plan.seconds / next->plan.seconds), found.candidates, next->words)
                         : hd__strdup(", the only one that fits"),
-         *replaced = name_replaced(job, best->lines);
+         *replaced = name_replaced(job, best->lines, 0);
     loaded->chosen =
         hd__format("%s: auto: %s: %s a step planned for %lld ranks of %s%s%s", chosen_key(job), best->words,
                    hd__seconds_text(best->plan.seconds, step), (long long)ranks, m->name, beaten, replaced);
@@ -214,10 +216,12 @@ int hd__cli_choose(const struct hd__cli_job_arguments *arguments, int64_t ranks,
         return HD__EXIT_REFUSED;
     if (!rc)
         rc = count_ranks(job, &ranks, &err);
-    if (!rc && job->auto_mesh && (kept = (loaded->words = read_choice(job, ranks)) != NULL))
-        loaded->chosen = hd__format("%s: auto: as this run began, by %s: checkpoint.resume=never chooses anew",
-                                    chosen_key(job), choice_path(job));
-    else if (!rc && !(rc = read_machine(job, arguments->machine, &machine, &err)))
+    if (!rc && job->auto_mesh && (kept = (loaded->words = read_choice(job, ranks)) != NULL)) {
+        char *replaced = name_replaced(job, loaded->words, 1);
+        loaded->chosen = hd__format("%s: auto: as this run began, by %s: remove that file to choose anew%s",
+                                    chosen_key(job), choice_path(job), replaced);
+        free(replaced);
+    } else if (!rc && !(rc = read_machine(job, arguments->machine, &machine, &err)))
         rc = search(arguments, ranks, &machine, loaded, &err);
     hd__machine_free(&machine);
     if (!rc)

@@ -317,8 +317,16 @@ def automatic():
         "a run goes on as it began",
         done.returncode == 0
         and "pp 2" in done.stdout
-        and "run/mesh" in done.stderr
+        and "run/mesh: remove that file to choose anew" in done.stderr
         and "trained to step 6" in done.stdout,
+        done,
+    )
+    done = heddle("check", "auto.yaml", "recompute=full", "data.micro_batch=1")
+    check("what it replaces is said", "; the job's recompute=full gives way" in done.stderr, done)
+    done = heddle("check", "auto.yaml", "data.batch=7", "data.pad_batch=never")
+    check(
+        "and whose micro-batch is refused",
+        done.returncode == 2 and "data.batch: 7 is no multiple" in done.stderr and "run/mesh" in done.stderr,
         done,
     )
     done = heddle("train", "auto.yaml", "job.steps=2", "checkpoint.resume=overwrite")
