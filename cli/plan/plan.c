@@ -15,7 +15,8 @@ struct plan_request {
     struct hd__assume assume;
     const char *device; /* that programs are compiled for */
     struct hd__plan_page page;
-    uint32_t rows; /* printed, below one head */
+    uint32_t rows;    /* printed, below one head */
+    int ranks_differ; /* they may, between rows */
 };
 
 /* Prints it where --json asks for that, writes the page of it, and gives it up. */
@@ -229,10 +230,13 @@ static size_t value_length(const char *list)
 /* The head stands above the first row that there is. */
 static void print_row(struct plan_request *r, const char *label, const struct hd__plan *p)
 {
+    char seconds[32], bytes[32], ranks[24] = "";
     if (!r->rows++)
-        printf("%-32s %9s %11s %8s %8s %11s\n", "", "step", "tokens/s", "MFU", "bubble", "memory");
-    char seconds[32], bytes[32];
-    printf("%-32s %9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, hd__seconds_text(p->seconds, seconds),
+        printf("%-32s %s%9s %11s %8s %8s %11s\n", "", r->ranks_differ ? "  ranks " : "", "step", "tokens/s", "MFU",
+               "bubble", "memory");
+    if (r->ranks_differ)
+        snprintf(ranks, sizeof ranks, "%7lld ", (long long)p->ranks);
+    printf("%-32s %s%9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, ranks, hd__seconds_text(p->seconds, seconds),
            (double)p->tokens / p->seconds / 1e3, 100 * p->model_flops / p->seconds / p->peak_flops, 100 * p->bubble,
            hd__bytes_text((uint64_t)p->peak, bytes), p->fits ? "" : "  DOES NOT FIT");
 }
@@ -311,6 +315,7 @@ static int print_rows(struct plan_request *r, const struct hd__cli_job_arguments
                       const struct hd__machine *m, int64_t ranks)
 {
     json_t *rows = json_array();
+    r->ranks_differ = r->compare || !strncmp(r->sweep, "mesh", 4) || !strncmp(r->sweep, "launch.", 7);
     int code = add_rows(r, arguments, m, ranks, rows);
     if (!code)
         code = finish(r, json_pack("{s:O}", "plans", rows));

@@ -219,6 +219,10 @@ def several():
     rows = json.loads(run("--compare", "other.yaml", "--json").stdout)["plans"]
     check("--compare", [row["step_s"] for row in rows] == [plan()["step_s"], plan("model.layers=4")["step_s"]], rows)
     text = run("--sweep", "data.micro_batch=1,4", "--compare", "other.yaml").stdout.splitlines()
+    check("their ranks, which may differ", text[0].split()[0] == "ranks" and {row.split()[1] for row in text[1:]} == {"1"}, text)
+    text = run("--sweep", "mesh.dp=1,4").stdout.splitlines()
+    check("so of meshes", text[0].split()[0] == "ranks" and [row.split()[1] for row in text[1:]] == ["1", "4"], text)
+    text = run("--sweep", "data.micro_batch=1,4", "--compare", "other.yaml").stdout.splitlines()
     check("a row each", [row.split()[0] for row in text[1:]] == ["data.micro_batch=1", "data.micro_batch=4", "other.yaml"], text)
     done = run("--sweep", "data.micro_batch=1,3,4", "--json")
     one, none, other = json.loads(done.stdout)["plans"]
