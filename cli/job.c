@@ -6,6 +6,9 @@
 #include <malloc.h>
 #include <stdlib.h>
 
+#include "analysis/plan/machine_file.h"
+#include "core/base/file.h"
+#include "core/base/yaml_tree.h"
 #include "service/checkpoint/param_init.h"
 #include "service/report/speaker.h"
 #include "service/train/checkpointer/checkpointer.h"
@@ -139,12 +142,36 @@ static int print_mistakes(struct hd__cli_job *loaded)
     return HD__EXIT_REFUSED;
 }
 
+/* The kind of a file that is no job; NULL: not known. */
+static const char *name_other(const char *file)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    size_t bytes;
+    char *text = hd__read_text(file, "job file", HD__TREE_BYTES, &bytes, &unused);
+    const char *what = NULL;
+    if (text && strstr(text, "\n# its job file\n"))
+        what = "is what `heddle plan` prints of a search: the job is what follows `# its job file`: "
+               "sed '1,/^# its job file/d' FILE > job.yaml";
+    else if (text && strstr(text, "\nbandwidth:") && strstr(text, "\nlevels:"))
+        what = "is a machine file, not a job: name a job, and this by --machine";
+    free(text);
+    return what;
+}
+
+/* Keys and values are answered one by one, but where all of the file is something else. */
+static int32_t open_job(const struct hd__cli_job_arguments *arguments, struct hd__job **job, struct hd_error *err)
+{
+    int32_t rc = hd__job_open(arguments->file, arguments->overrides, arguments->n_overrides, job, err);
+    const char *other = rc || (*job)->mistakes.count ? name_other(arguments->file) : NULL;
+    return other ? hd_fail(err, HD_E_INVALID, "%s %s", arguments->file, other) : rc;
+}
+
 int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out)
 {
     struct hd_error err = HD_ERROR_INIT;
     *out = (struct hd__cli_job){0};
     out->plugins = hd__plugins_create(hd__exec_host_table());
-    if (hd__job_open(arguments->file, arguments->overrides, arguments->n_overrides, &out->job, &err))
+    if (open_job(arguments, &out->job, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     for (uint64_t i = 0; i < out->job->plugin_path.count; i++)
         if (hd__plugins_add_folder(out->plugins, out->job->plugin_path.text[i], &err)) {

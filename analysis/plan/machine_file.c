@@ -161,6 +161,11 @@ static int32_t parse(const char *text, size_t bytes, struct hd__machine *m, stru
     int32_t rc = hd__tree_parse(m->path, text, bytes, NULL, &m->arena, &root, err);
     if (!rc && root->kind != HD__MAP)
         rc = hd_fail(err, HD_E_INVALID, "%s: a machine file is a mapping", m->path);
+    if (!rc && hd__tree_get(root, "model") && hd__tree_get(root, "data"))
+        rc = hd_fail(err, HD_E_INVALID,
+                     "%s is a job file: a machine file has name, device, memory, bandwidth and levels, as "
+                     "machines/h100-8.yaml",
+                     m->path);
     if (!rc)
         rc = read_map(root, &table, m, &m->arena, err);
     if (!rc)

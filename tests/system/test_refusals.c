@@ -40,8 +40,13 @@ START_TEST(job_files)
         {"train typo.yaml", "did you mean seq_len?", NULL},
         {"train anchor.yaml", "anchor.yaml:2:", NULL},
         {"train headless.yaml", "headless.yaml:", "optimizer"},
+        {"train found.yaml", "found.yaml is what `heddle plan` prints of a search: the job is what follows", NULL},
+        {"plan machine.yaml", "machine.yaml is a machine file, not a job: name a job, and this by --machine", NULL},
+        {"plan llama.yaml --machine llama.yaml", "llama.yaml is a job file: a machine file has name, device,", NULL},
         {NULL, NULL, NULL}};
     write_file("empty.yaml", "");
+    write_file("found.yaml", "     step      MFU\n1    721 us   'mesh={pp: 1}'\n\n# its job file\njob:\n  name: t\n");
+    write_file("machine.yaml", "name: here\nmemory: 1e9\nbandwidth: 1e10\nlevels:\n  - {name: shm}\n");
     write_file("broken.yaml", "job: {steps: 3}\ndata: {train: corpus.txt\nmodel: [\n");
     write_file("typo.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
                             "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
