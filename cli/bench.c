@@ -513,6 +513,13 @@ static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, i
     return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
 }
 
+/* Another launcher places its ranks. */
+static void warn_cores(const struct bench_arguments *a)
+{
+    if (!a->bench.external)
+        hd__bench_warn_cores("--ranks", a->bench.ranks);
+}
+
 static int measure(struct bench_arguments *a, int32_t joined)
 {
     struct transport transports[COMMS_MAX];
@@ -527,9 +534,11 @@ static int measure(struct bench_arguments *a, int32_t joined)
     } else if (a->peak) {
         code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets, a->bench.last, a->json);
     } else if (a->tune) {
+        warn_cores(a);
         use_transport(&a->bench, &transports[0]);
         code = hd__bench_tune(&a->bench, a->tune, a->any_order);
     } else {
+        warn_cores(a);
         code = measure_all(a, transports);
     }
     hd__bench_disconnect(&a->launch, a->bench.timeout);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/bench/bench.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/cpu/share.h"
 
 void hd__bench_machine_text(char out[256])
@@ -23,4 +24,14 @@ void hd__bench_machine_text(char out[256])
         major = minor = 0;
     snprintf(out, 256, "%.95s, %d core%s, %.0f GiB, Linux %d.%d", name, cores, cores == 1 ? "" : "s", memory, major,
              minor);
+}
+
+void hd__bench_warn_cores(const char *who, int64_t ranks)
+{
+    int32_t cores = hd__cpu_count();
+    if (ranks > cores)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s %lld: this machine has %d core%s, so the ranks take turns: the result includes that, and measuring "
+                "takes longer",
+                who, (long long)ranks, cores, cores > 1 ? "s" : "");
 }

@@ -14,6 +14,7 @@
 #include "cli/ranks.h"
 #include "cli/scratch.h"
 #include "runtime/exec/select.h"
+#include "service/metrics/metrics.h"
 #include "service/metrics/watch.h"
 #include "service/train/train.h"
 
@@ -312,11 +313,16 @@ static int add_weak(struct train_bench *b, json_t *row, const json_t *base)
 
 static int measure_all(struct train_bench *b)
 {
-    int code = HD__EXIT_DONE;
+    int code = HD__EXIT_DONE, doubted = 0;
+    int64_t most_ranks = 0;
     b->checks = 1;
-    for (int i = 0; i < b->n_ranks && !code; i++)
+    for (int i = 0; i < b->n_ranks && !code; i++) {
+        most_ranks = HD__MAX(most_ranks, b->ranks[i]);
         code = measure(b, b->ranks[i], 0, &(json_t *){NULL});
+    }
     b->checks = 0;
+    if (!code)
+        hd__bench_warn_cores("--ranks", most_ranks);
     if (!code && !b->json)
         print_head(b);
     for (int i = 0; i < HD__MAX(b->n_ranks, 1) && !code; i++) {
@@ -325,6 +331,9 @@ static int measure_all(struct train_bench *b)
         if (code)
             break;
         json_array_append_new(b->rows, row);
+        if (!b->n_ranks)
+            hd__bench_warn_cores("ranks", json_integer_value(json_object_get(row, "ranks")));
+        doubted |= hd__json_number(row, "mfu") > HD__MFU_DOUBTED;
         const json_t *base = json_array_get(b->rows, 0);
         json_object_set_new(row, "efficiency", json_real(efficiency(row, base)));
         if (b->n_ranks > 1)
@@ -332,6 +341,8 @@ static int measure_all(struct train_bench *b)
         if (!code && !b->json)
             print_row(row);
     }
+    if (doubted)
+        hd__log(HD_LOG_WARN, NULL, "%s", HD__MFU_WORDS);
     return code;
 }
 

@@ -113,4 +113,10 @@ void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 int64_t hd__metrics_resident_bytes(void); /* of this process */
 int64_t hd__metrics_open_files(void);     /* its descriptors */
 
+/* Said of an MFU above HD__MFU_DOUBTED. */
+#define HD__MFU_DOUBTED 1.05
+#define HD__MFU_WORDS                                                                             \
+    "mfu is above 100 %: the device does more than what is taken for its peak, which device cpu " \
+    "measures at the start, too low where other programs run then: compare tokens/s instead"
+
 #endif

@@ -139,4 +139,7 @@ void hd__loop_print_end(const struct hd__train_loop *l)
     if (l->best_step)
         printf(", best val_loss %.4f at step %" PRId64, l->best_val_loss, l->best_step);
     printf("\n");
+    double flops = hd__compiled_flops_per_token(l->s.compiled) * (double)l->trained_tokens;
+    if (l->peak_flops > 0 && flops / l->trained_s > HD__MFU_DOUBTED * l->peak_flops)
+        hd__log(HD_LOG_WARN, NULL, "%s", HD__MFU_WORDS);
 }

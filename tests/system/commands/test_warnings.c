@@ -643,6 +643,11 @@ START_TEST(more_ranks_than_cores)
                 keep(hd__format("warning: command line: launch.ranks: %d ranks share the %d core%s %s", cores + 1,
                                 cores, cores > 1 ? "s" : "", cores < all ? "that this process" : "of this machine")));
     ck_assert_ptr_null(strstr(on_cores(NULL, cores)->err, "take turns"));
+    char *words = keep(hd__format("--ranks %d: this machine has %d core", cores + 1, cores));
+    expect_says(command_run("bench --op all_reduce -b 8 -e 8 -n 1 --ranks %d", cores + 1), words);
+    expect_says(
+        command_run("bench --train llama.yaml --steps 1 --warmup 0 data.batch=%d --ranks %d", 2 * cores + 2, cores + 1),
+        words);
     cpu_set_t own;
     take_one_core(&own);
     if (all > 1)
