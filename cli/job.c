@@ -120,6 +120,18 @@ int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_
     return code ? code : hd__cli_check_transports(all->compiled, per_machine);
 }
 
+void hd__cli_warn_machine(const struct hd__job *job, const struct hd__machine *m)
+{
+    const struct hd__job_value *threads = hd__job_value_get(job, "device.threads"),
+                               *isa = hd__job_value_get(job, "device.isa");
+    if (m->threads && threads && threads->plain && json_integer_value(threads->json) != m->threads)
+        hd__log(HD_LOG_WARN, NULL, "%s: device.threads is %s, and %s was measured with %lld: times are of as many",
+                threads->origin, threads->text, m->path, (long long)m->threads);
+    if (m->threads && isa && isa->plain)
+        hd__log(HD_LOG_WARN, NULL, "%s: device.isa is %s, and %s was measured with all that its processor has",
+                isa->origin, isa->text, m->path);
+}
+
 int hd__cli_print_error(const struct hd_error *err, int code)
 {
     struct hd__text text = {0};

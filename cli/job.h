@@ -92,6 +92,10 @@ int hd__cli_check_transports(const struct hd__compiled *c, int32_t per_machine);
 int hd__cli_check_machines(const struct hd__cli_job_arguments *arguments, int64_t machines, int32_t per_machine,
                            struct hd__cli_job *all);
 
+/* Warns of values of device cpu other than those that the machine file was measured with. */
+struct hd__machine;
+void hd__cli_warn_machine(const struct hd__job *job, const struct hd__machine *m);
+
 /* Prints an error; returns `code`. */
 int hd__cli_print_error(const struct hd_error *err, int code);
 

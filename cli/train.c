@@ -156,6 +156,7 @@ static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
             "--machine %s: its device is %s, and the job's device.use is %s: give a file for that, as heddle "
             "calibrate --device %s prints it",
             machine_name, machine.device, c->device_choice.component->name, c->device_choice.component->name);
+    hd__cli_warn_machine(c->job, &machine);
     if (hd__plan_make(c, &machine, &as_it_is, &plan, err))
         return err->code;
     step_plan = (struct hd__train_plan){machine.name,

@@ -20,6 +20,7 @@ struct hd__machine {
     const char *name, *path;
     const char *device;  /* plugin that compiles for it: "cuda" */
     int64_t ranks;       /* devices of one machine */
+    int64_t threads;     /* of a rank, with which a CPU was measured; 0: not known */
     int64_t memory;      /* bytes a rank */
     double bandwidth;    /* bytes a second of that memory */
     double host_link;    /* bytes a second between it and the host's, one direction; 0: they are one memory */

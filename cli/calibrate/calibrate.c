@@ -274,6 +274,30 @@ static int32_t make_operands(struct calibration *c, struct hd_error *err)
     return rc;
 }
 
+/* Seconds that this thread was ready to run, and the processor ran another; 0: the kernel does not say. */
+static double waited_for_processor(void)
+{
+    unsigned long long ran, waited = 0;
+    FILE *in = fopen("/proc/thread-self/schedstat", "r");
+    if (in && fscanf(in, "%llu %llu", &ran, &waited) != 2)
+        waited = 0;
+    if (in)
+        fclose(in);
+    return 1e-9 * (double)waited;
+}
+
+/* The first of its threads, which launches and takes part, stands for all. */
+static void warn_busy(double begun, double waited)
+{
+    double share = (waited_for_processor() - waited) / (hd__now() - begun);
+    if (share > 0.1)
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "other programs ran meanwhile: this one waited for a processor for %.0f %% of the time, so rates may be "
+            "too low: calibrate again while nothing else runs",
+            100 * share);
+}
+
 static int32_t measure_device(struct calibration *c, struct hd__plugins *plugins, struct hd__arena *arena,
                               struct hd_error *err)
 {
@@ -287,10 +311,13 @@ static int32_t measure_device(struct calibration *c, struct hd__plugins *plugins
     if ((rc = c->ops->open(hd__store_host_table(), settings, &place, &c->device, err)))
         return rc;
     choose_sizes(c);
+    double begun = hd__now(), waited = waited_for_processor();
     rc = make_operands(c, err);
     rc = rc ? rc : measure_memory(c, err);
     rc = rc ? rc : measure_products(c, err);
     rc = rc ? rc : measure_attention(c, err);
+    if (!rc)
+        warn_busy(begun, waited);
     for (int i = 0; i < OPERANDS; i++)
         if (c->memory[i] && c->ops->alloc)
             c->ops->free(c->device, on_host(c) ? HD_MEM_HOST : HD_MEM_DEVICE, c->memory[i]);
@@ -310,6 +337,8 @@ static void add_machine(const struct calibration *c, double memory, struct hd__t
         narrow = hd_dtype_size(dtype) == 2 ? HD__MAX(narrow, c->peak[dtype]) : narrow;
     hd__text_add(out, "# Measured by heddle calibrate: %s\nname: here\ndevice: %s\nranks: %u\n", machine,
                  c->device_name, c->ranks);
+    if (on_host(c))
+        hd__text_add(out, "threads: %d\n", HD__MAX(hd__cpu_count() / (int)c->ranks, 1)); /* device cpu's own choice */
     hd__text_add(out, "memory: %.0f\nbandwidth: %.4g\nkernel: %.3g\npeak_fp32: %.4g\n", memory, m->bandwidth, m->kernel,
                  wide);
     if (narrow > 0)
@@ -368,12 +397,7 @@ static int run(int argc, char **argv)
         return code;
     c.ranks = (uint32_t)ranks;
     c.steps = (uint32_t)steps;
-    if (c.ranks > (uint32_t)hd__cpu_count())
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "--ranks %u: this machine has %d cores, so the ranks take turns: the result includes that, and measuring "
-            "takes longer",
-            c.ranks, hd__cpu_count());
+    hd__bench_warn_cores("--ranks", ranks);
     struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
     int32_t rc = hd__plugins_add_default_folders(plugins, &err);
     rc = rc ? rc : measure_transport(&c, plugins, &arena, &err);

@@ -604,6 +604,8 @@ static int run(int argc, char **argv)
     if (!code)
         warn_idle(&r.assume, loaded.job);
     if (!code)
+        hd__cli_warn_machine(loaded.job, &machine);
+    if (!code)
         code = print_plan(&r, loaded.compiled, &machine, tokens);
     hd__cli_unload_job(&loaded);
     hd__machine_free(&machine);

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -304,7 +305,23 @@ def calibration():
     rows = [line for line in done.stdout.splitlines() if line.startswith("  - {op: ")]
     check("ops in jobs", sum("einsum, fp32: " in row and ", 16: " in row for row in rows) == 1 and any("adamw" in row for row in rows)
           and any("rmsnorm" in row for row in rows) and not any("all_reduce" in row for row in rows), done.stdout)
+    if os.path.exists("/proc/thread-self/schedstat"):  # beside a program on the only core that both may use
+        one = {min(os.sched_getaffinity(0))}
+        pinned = {"start_new_session": True, "preexec_fn": lambda: os.sched_setaffinity(0, one)}
+        other = subprocess.Popen([sys.executable, "-c", "while True: pass"], **pinned)
+        busy = subprocess.Popen([HEDDLE, "calibrate", "--ranks", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": "."}, **pinned)
+        said = next((line for line in busy.stderr if "other programs ran meanwhile" in line), None)
+        for one_of in (other, busy):
+            os.killpg(one_of.pid, signal.SIGKILL)
+            one_of.wait()
+        check("that others ran is said", said)
     p = plan("mesh.dp=2", "precision.compute=fp32", "precision.grad=fp32", machine="here.yaml")
+    check("threads of a rank", int(keys["threads"]) >= 1, keys)
+    said = run("device.threads=77", "--machine", "here.yaml").stderr
+    check("another number of them", f"command line: device.threads is 77, and here.yaml was measured with {keys['threads']}: times" in said, said)
+    said = run("device.isa=avx2", "--machine", "here.yaml").stderr
+    check("other instructions", "command line: device.isa is avx2, and here.yaml was measured with all that" in said, said)
+    check("those that were measured", "was measured" not in run(f"device.threads={keys['threads']}", "--machine", "here.yaml").stderr)
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
     done = run("--ranks", "4", "--machine", "here.yaml")
     check("no further than was measured", done.returncode == 2 and "4 ranks: here.yaml has no level beyond 2 of shm" in done.stderr, done)
