@@ -125,8 +125,9 @@ void hd__cli_warn_machine(const struct hd__job *job, const struct hd__machine *m
     const struct hd__job_value *threads = hd__job_value_get(job, "device.threads"),
                                *isa = hd__job_value_get(job, "device.isa");
     if (m->threads && threads && threads->plain && json_integer_value(threads->json) != m->threads)
-        hd__log(HD_LOG_WARN, NULL, "%s: device.threads is %s, and %s was measured with %lld: times are of as many",
-                threads->origin, threads->text, m->path, (long long)m->threads);
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: device.threads is %s, and %s was measured with %lld: planned times are for these", threads->origin,
+                threads->text, m->path, (long long)m->threads);
     if (m->threads && isa && isa->plain)
         hd__log(HD_LOG_WARN, NULL, "%s: device.isa is %s, and %s was measured with all that its processor has",
                 isa->origin, isa->text, m->path);

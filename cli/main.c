@@ -196,13 +196,14 @@ static int wants_help(int argc, char **argv)
     return 0;
 }
 
-/* Threads of a kernel that is done wait for each other: briefly awake, then asleep, so that a core which another
- * process needs is not burnt. libgomp reads this when the first plugin that uses it is loaded; whoever sets it keeps
- * his own. */
-static void limit_omp_spinning(void)
+/* Libraries read this as the first plugin that uses them is loaded; a value of the user's stays. Threads of a kernel
+ * that is done wait for each other: briefly awake, then asleep, so that a core which another process needs is not
+ * burnt. */
+static void set_library_defaults(void)
 {
     if (!getenv("OMP_WAIT_POLICY"))
         setenv("GOMP_SPINCOUNT", HD__CLI_OMP_SPINS, 0);
+    setenv("IPATH_NO_BACKTRACE", "1", 0); /* libinfinipath, of libfabric, would take Ctrl-C, and end by exit(1) */
 }
 
 int hd__cli_check_stdout(int code)
@@ -216,7 +217,7 @@ int hd__cli_check_stdout(int code)
 int main(int argc, char **argv)
 {
     struct hd_error err = HD_ERROR_INIT;
-    limit_omp_spinning();
+    set_library_defaults();
     hd__crash_catch("error: heddle", "");
     signal(SIGXFSZ, SIG_IGN); /* ulimit -f: the write fails, and its message has the file */
     int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);

@@ -248,7 +248,8 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
              job->mesh[HD_AXIS_TP] * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_EP] > 1,
          "job.deterministic",
          "is exact, which does not cover mesh.tp, cp and ep: compare only runs in which these are the same"},
-        {job->deterministic == HD__DETERMINISTIC_EXACT && !job->micro_batch_asked, "job.deterministic",
+        {job->deterministic == HD__DETERMINISTIC_EXACT && !job->micro_batch_asked && job->batch > 1,
+         "job.deterministic",
          "is exact, and data.micro_batch is not set: it follows from the data ranks, so another mesh has other bits: "
          "set data.micro_batch"},
         {job->comm_inside && is_comm_unused(job), "comm.inside",

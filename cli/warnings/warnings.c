@@ -39,7 +39,7 @@ static void warn_folders(struct hd__job *job, struct hd__text *out)
 static void warn_from(const struct hd__compiled *c, struct hd__text *out)
 {
     const struct hd__job_value *from = hd__job_value_get(c->job, "model.from");
-    if (from && from->text && *from->text && !c->info.weights)
+    if (from && json_string_length(from->json) && !c->info.weights)
         hd__text_add(out,
                      "%s: warning: model.from: %s names no weights (hd_model_info.weights), so training begins from "
                      "scratch\n",

@@ -109,9 +109,11 @@ static int32_t check_words(const struct hd_option *o, struct hd_error *err)
 /* A key without a dot is one of the table: others have the name of their section. */
 static int names_no_key(const struct hd__options *table, const char *at, size_t n)
 {
-    char key[64];
-    snprintf(key, sizeof key, "%.*s", (int)n, at);
-    return !strchr(key, '.') && strcmp(key, "ranks") && strcmp(key, "data_ranks") && hd__option_find(table, key) < 0;
+    char *key = hd__format("%.*s", (int)n, at);
+    int none =
+        !strchr(key, '.') && strcmp(key, "ranks") && strcmp(key, "data_ranks") && hd__option_find(table, key) < 0;
+    free(key);
+    return none;
 }
 
 static int32_t check_needs(const struct hd__options *table, const struct hd_option *o, struct hd_error *err)

@@ -31,8 +31,15 @@ static void note_locale(char locale[512])
     snprintf(locale, 512, "%s", now && strlen(now) < 512 ? now : "");
 }
 
+/* Handlers of libraries (libinfinipath, which libfabric may bring along) print, call exit() and may never return: a
+ * crash ends the process by its signal, and a stop is ours to take. */
+static const int signals[HD__COUNT(((struct hd__process *)0)->handlers)] = {SIGSEGV, SIGBUS, SIGILL,  SIGFPE,
+                                                                            SIGABRT, SIGINT, SIGTERM, SIGHUP};
+
 void hd__process_note(struct hd__process *p)
 {
+    for (size_t i = 0; i < HD__COUNT(signals); i++)
+        sigaction(signals[i], NULL, &p->handlers[i]);
     if (!getcwd(p->folder, sizeof p->folder))
         *p->folder = 0;
     note_locale(p->locale);
@@ -45,9 +52,10 @@ void hd__process_note(struct hd__process *p)
 void hd__process_restore(const struct hd__process *p, const char *file)
 {
     static char said[512]; /* processes that this one starts have it, too */
-    char line[sizeof said];
-    char folder[sizeof p->folder], locale[sizeof p->locale];
+    char line[sizeof said], folder[sizeof p->folder], locale[sizeof p->locale];
     struct hd__text changed = {0};
+    for (size_t i = 0; i < HD__COUNT(signals); i++)
+        sigaction(signals[i], &p->handlers[i], NULL);
     if (*p->folder && (!getcwd(folder, sizeof folder) || strcmp(folder, p->folder)) && !chdir(p->folder))
         hd__text_add(&changed, ", the working directory");
     if (umask(p->umask) != p->umask)

@@ -85,23 +85,6 @@ static int32_t check_whole(const char *file, struct hd_error *err)
                                      file, (unsigned long long)bytes, (unsigned long long)wanted);
 }
 
-/* Libraries install handlers of crashes as they are loaded (libinfinipath, which libfabric may bring along), that
- * print, call exit() and may never return: a crash ends the process by its signal, as without them. */
-static void *open_library(const char *file)
-{
-    static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
-    struct sigaction before[HD__COUNT(crashes)];
-    struct hd__process process;
-    for (size_t i = 0; i < HD__COUNT(crashes); i++)
-        sigaction(crashes[i], NULL, &before[i]);
-    hd__process_note(&process);
-    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    hd__process_restore(&process, file);
-    for (size_t i = 0; i < HD__COUNT(crashes); i++)
-        sigaction(crashes[i], &before[i], NULL);
-    return handle;
-}
-
 /* One of the loaded libraries: `user` is the link map of the one that is looked for. */
 static int note_place(struct dl_phdr_info *info, size_t bytes, void *user)
 {
@@ -126,9 +109,12 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
         free(file);
         return r;
     }
+    struct hd__process process;
+    hd__process_note(&process);
     hd__crash_note_call("a constructor of", file);
-    void *handle = open_library(file);
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     hd__crash_note_call("", NULL);
+    hd__process_restore(&process, file);
     hd_plugin_entry entry;
     if (!handle) {
         r = open_failed(file, err);

@@ -1,4 +1,5 @@
 /* The registry: search folders, loaded components, lookup by name. */
+#include "core/base/process.h"
 #include "core/plugin/crash.h"
 #include "core/plugin/internal.h"
 
@@ -205,11 +206,13 @@ int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char 
 int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
+    struct hd__process process;
+    hd__process_note(&process);
     hd__crash_note_call("the probe of", component->path);
     int32_t r = component->probe ? component->probe(registry->host, &why) : HD_OK;
     hd__crash_note_call("", NULL);
-    if (r == HD_OK)
-        return HD_OK;
-    return hd_fail(err, r, "plugin %s cannot be used on this machine: %s", component->label,
-                   why.message[0] ? why.message : "its probe gives no reason");
+    hd__process_restore(&process, component->path);
+    return r == HD_OK ? HD_OK
+                      : hd_fail(err, r, "plugin %s cannot be used on this machine: %s", component->label,
+                                why.message[0] ? why.message : "its probe gives no reason");
 }

@@ -1,5 +1,7 @@
 #include "runtime/comm/open.h"
 
+#include "core/base/process.h"
+
 uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *settings)
 {
     return component->caps_with ? component->caps_with(settings) : component->caps;
@@ -17,7 +19,10 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
                       const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
     struct hd_comm *comm = NULL;
+    struct hd__process process;
+    hd__process_note(&process);
     int32_t code = component->open(host, settings, world, &comm, err);
+    hd__process_restore_after(&process, (uintptr_t)component->open);
     code = hd__comm_result(code, "open", comm, err);
     if (code != HD_OK)
         return code;

@@ -34,7 +34,8 @@ void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
 static int is_stopping(struct hd__server *s)
 {
     sigset_t pending;
-    if (s->options.stops && !sigpending(&pending) && !sigdelset(&pending, SIGCHLD) && !sigisemptyset(&pending))
+    if (s->options.stops && !sigpending(&pending) && !sigandset(&pending, &pending, s->options.stops) &&
+        !sigisemptyset(&pending))
         hd__server_stopping(s);
     return atomic_load(&s->stopping.all);
 }
@@ -113,6 +114,8 @@ void hd__server_conn_accept(struct hd__server *s, double now)
 /* A scanner's noise fills no log: every doubling is told. */
 void hd__server_log_refused(struct hd__server *s, const struct server_conn *c, const char *why)
 {
+    if (is_stopping(s)) /* a rank that was stopped on its way */
+        return;
     s->refused++;
     if (!(s->refused & (s->refused - 1)))
         hd__log(HD_LOG_WARN, NULL, "the rendezvous refused a connection from %s (%u so far): %s", c->peer, s->refused,

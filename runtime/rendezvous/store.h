@@ -12,6 +12,8 @@
 #ifndef HD_RUNTIME_RENDEZVOUS_STORE_H
 #define HD_RUNTIME_RENDEZVOUS_STORE_H
 
+#include <signal.h>
+
 #include "heddle/host.h"
 #include "heddle/types.h"
 #include "runtime/rendezvous/dump_collect.h"
@@ -49,7 +51,8 @@ struct hd__server_options {
     /* 1: the ranks are agents of machines, which come and go: the end of one ends nobody else's connection, and it may
      * come again; messages call it a node. */
     int32_t members;
-    int32_t stops; /* 1: a blocked signal that is pending in this process, but for SIGCHLD, asks all ranks to stop */
+    int32_t reserved2;
+    const sigset_t *stops; /* blocked signals; one of them that is pending asks all ranks to stop. NULL: none do */
     const struct hd__server_memory *memory; /* lives as long as the server; NULL: keys have a table of their own */
 };
 

@@ -254,7 +254,9 @@ static void serve_and_watch(struct hd__launch_round *r, struct child *children, 
     int32_t culprit = -1, why = HD_OK;
     uint16_t port = r->env.store.port;
     struct hd__server_options options = r->serve ? *r->serve : (struct hd__server_options){0};
-    options.stops = r->env.size == r->n;
+    sigset_t stops = r->signals;
+    sigdelset(&stops, SIGCHLD);
+    options.stops = r->env.size == r->n ? &stops : NULL;
     if (r->serve && r->env.size > 1 && hd__server_open(&options, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         signal_all(children, r->n, SIGKILL);
@@ -267,8 +269,11 @@ static void serve_and_watch(struct hd__launch_round *r, struct child *children, 
     }
     close(port_pipe);
     first = wait_children(r, children, server, &out->stopped);
-    if (server && r->env.size > r->n) /* ranks of other machines still close, or have yet to hear of the end */
-        hd__server_drain(server, hd__now() + (first.code && first.code != 3 ? GRACE_SECONDS : r->serve->timeout + 10));
+    if (server && r->env.size > r->n) { /* ranks of other machines still close, or have yet to hear of the end */
+        int ends = !hd__server_is_complete(server) || (first.code && first.code != 3);
+        end_unmet(r, children, server); /* the last of ours may just have ended */
+        hd__server_drain(server, hd__now() + (ends ? GRACE_SECONDS : r->serve->timeout + 10));
+    }
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     summarize(r, children, &first, culprit, why, out);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/version.h" /* from meson */
+#include "core/plugin/search.h"
 #include "heddle/file.h"
 #include "runtime/exec/select.h"
 #include "service/text/tokenize.h"
@@ -31,11 +32,14 @@ static void add_plugin(json_t *builds, const struct hd__chosen *chosen)
     add_build(builds, chosen->component->label, chosen->component->version, chosen->component->path);
 }
 
-/* One of heddle's own is as new as heddle. */
+/* One of heddle's own lies in its folder, and is as new as heddle. */
 static void add_foreign(json_t *builds, const struct hd__chosen *chosen)
 {
-    if (chosen->component && strcmp(chosen->component->version, HD__VERSION) != 0)
+    const struct hd__component *c = chosen->component;
+    char *own = hd__plugin_own_folder();
+    if (c && (strcmp(c->version, HD__VERSION) != 0 || !own || strncmp(c->path, own, strlen(own)) != 0))
         add_plugin(builds, chosen);
+    free(own);
 }
 
 json_t *hd__train_plugins_json(const struct hd__compiled *c)

@@ -227,6 +227,8 @@ START_TEST(unweighed)
                     "model={\"use\":\"unweighed\",\"from\":\"exported\"," ENCODER);
     expect_code(c, 0);
     expect_says(c, "model.from: model-unweighed names no weights (hd_model_info.weights), so training begins from");
+    c = command_run("train llama.yaml job.name=unweighed --dry-run " PLUGINS "model={\"use\":\"unweighed\"," ENCODER);
+    ck_assert_msg(c->code == 0 && !strstr(c->err, "model.from"), "%s", c->err);
 }
 END_TEST
 

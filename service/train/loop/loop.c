@@ -30,7 +30,9 @@ static void on_signal(int sig)
 static void on_early_signal(int sig)
 {
     static const char text[] = "stopped before the first step\n";
-    ssize_t said = speaks_of_stop ? write(STDERR_FILENO, text, sizeof text - 1) : 0;
+    static atomic_flag taken = ATOMIC_FLAG_INIT; /* by another thread: a group's signal and the launcher's */
+    ssize_t said =
+        speaks_of_stop && !atomic_flag_test_and_set(&taken) ? write(STDERR_FILENO, text, sizeof text - 1) : 0;
     (void)sig, (void)said;
     _exit(3);
 }
@@ -633,6 +635,8 @@ static int32_t open_files(struct hd__train_loop *l, struct hd__compiled *compile
         rc = hd__train_checkpointer_wait_aside(l->checkpointer, err);
     if (!rc)
         rc = barrier(l, err);
+    if (!rc) /* from here on ranks stop together, behind a step */
+        catch_signals(on_signal);
     if (!rc && l->progress.step < l->job->steps)
         hd__loop_measure_rates(l);
     hd__exec_set_status(l->s.exec, "between sections");
