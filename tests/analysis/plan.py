@@ -318,7 +318,7 @@ def calibration():
     p = plan("mesh.dp=2", "precision.compute=fp32", "precision.grad=fp32", machine="here.yaml")
     check("threads of a rank", int(keys["threads"]) >= 1, keys)
     said = run("device.threads=77", "--machine", "here.yaml").stderr
-    check("another number of them", f"command line: device.threads is 77, and here.yaml was measured with {keys['threads']}: times" in said, said)
+    check("another number of them", f"command line: device.threads is 77, and here.yaml was measured with {keys['threads']}: planned times" in said, said)
     said = run("device.isa=avx2", "--machine", "here.yaml").stderr
     check("other instructions", "command line: device.isa is avx2, and here.yaml was measured with all that" in said, said)
     check("those that were measured", "was measured" not in run(f"device.threads={keys['threads']}", "--machine", "here.yaml").stderr)
