@@ -131,6 +131,7 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     double asked = lf_now();
     struct hd_deadline end = hd_deadline_in(c->world.timeout, asked);
     int32_t rank, code;
+    uint32_t idle = 0;
     for (int32_t i = 0; i < n; i++)
         if (ranks[i] != c->world.rank)
             lf_hello(c, ranks[i]);
@@ -154,8 +155,10 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
                 return code;
             asked = lf_now();
         }
-        if (!lf_advance(c))
-            sched_yield();
+        if (lf_advance(c))
+            idle = 0;
+        else
+            rq_relax(idle++);
     }
     return HD_OK;
 }

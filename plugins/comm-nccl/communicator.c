@@ -196,17 +196,19 @@ int32_t nc_queue_connect(struct nc_queue *q, struct hd_error *err)
     struct nc_group *g = q->group;
     struct hd_comm *c = g->comm;
     struct hd_deadline end = hd_deadline_in(c->world.timeout, nc_now());
-    while (q->state != NC_READY) {
+    for (uint32_t idle = 0; q->state != NC_READY;) {
         int32_t rc = nc_usable(g, err);
         if (rc)
             return rc;
-        if (nc_turn(c))
+        if (nc_turn(c)) {
+            idle = 0;
             continue;
+        }
         if (hd_deadline_passed(&end, nc_now()))
             return hd_fail(err, HD_E_TIMEOUT, "nccl: group %s of %d ranks: some did not come within %.0f s", g->name,
                            g->n, c->world.timeout);
         nc_unlock(c);
-        sched_yield();
+        rq_relax(idle++);
         nc_lock(c);
     }
     return HD_OK;
@@ -314,13 +316,13 @@ static int finalize(struct hd_comm *c, nc_comm comm)
 {
     double deadline = nc_now() + c->world.timeout;
     int state = NC_SUCCESS, result = c->api.CommFinalize(comm);
-    while (!result || result == NC_IN_PROGRESS) {
+    for (uint32_t idle = 0; !result || result == NC_IN_PROGRESS; idle++) {
         result = c->api.CommGetAsyncError(comm, &state);
         if (!result && state != NC_IN_PROGRESS)
             return state == NC_SUCCESS && c->api.CommDestroy(comm) == NC_SUCCESS;
         if (c->stopped || nc_now() > deadline)
             return 0;
-        sched_yield();
+        rq_relax(idle);
     }
     return 0;
 }

@@ -304,15 +304,17 @@ int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     int32_t rc;
     nc_lock(c);
     op = rq_find(&c->ops, request, "nccl", err);
-    while (op && !op->done) {
-        if (nc_turn(c) || op->done)
+    for (uint32_t idle = 0; op && !op->done;) {
+        if (nc_turn(c) || op->done) {
+            idle = 0;
             continue;
+        }
         if (op->group && hd_deadline_passed(&end, nc_now())) {
             give_up(op, began);
             continue;
         }
         nc_unlock(c);
-        sched_yield();
+        rq_relax(idle++);
         nc_lock(c);
     }
     rc = op ? finish(c, op, err) : HD_E_INVALID;

@@ -6,7 +6,9 @@
 #ifndef HD_COMMON_REQUEST_POOL_H
 #define HD_COMMON_REQUEST_POOL_H
 
+#include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "heddle/comm.h"
 #include "heddle/host.h"
@@ -111,6 +113,17 @@ static inline void rq_finish(struct rq_pool *pool)
     for (uint32_t n = 0; n < pool->n; n += RQ_BLOCK)
         pool->host->free(pool->block[n / RQ_BLOCK]);
     pool->host->free(pool->block);
+}
+
+/* Between looks at what moves by itself: yields, and naps in the end. Linux puts a thread that yields for seconds so
+ * far behind that it, and all that it waits for, may stand still for a minute. */
+static inline void rq_relax(uint32_t idle)
+{
+    struct timespec nap = {.tv_nsec = 50000};
+    if (idle > 4000)
+        nanosleep(&nap, NULL);
+    else
+        sched_yield();
 }
 
 #endif
