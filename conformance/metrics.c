@@ -83,7 +83,7 @@ static int add_size(const char *path, const struct stat *st, int type, struct FT
     return 0;
 }
 
-/* Of all files in the folder in which it runs. */
+/* The bytes of all files in the folder in which it runs. */
 static int64_t bytes_here(void)
 {
     total = 0;
@@ -102,7 +102,7 @@ static int64_t write_run(const char *folder, int times)
     return bytes_here();
 }
 
-/* What grows with the steps has them all: what was there after 20 is there when the run goes on behind 40. */
+/* Files that grow with the steps have them all: those of the first 20 are there when the run goes on behind 40. */
 START_TEST(a_run_may_be_opened_again)
 {
     ops = &conf_target.component->ops.metrics;

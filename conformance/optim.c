@@ -365,7 +365,7 @@ START_TEST(a_step_moves_all_parameters)
 }
 END_TEST
 
-/* What a value of an option makes: answers of slots, and what steps leave of small and large gradients. */
+/* The effect of an option's value: answers of slots, and what steps leave of small and large gradients. */
 struct effect {
     double answers[2], decay[PARAMS];
     struct trained trained[3];

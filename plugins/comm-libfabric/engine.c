@@ -195,11 +195,8 @@ int32_t lf_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
 /* Ranks that share a core wait for each other: yield soon, nap in the end. */
 static void relax(struct hd_comm *c, uint32_t turn)
 {
-    struct timespec nap = {.tv_nsec = 50000};
-    if (turn > 4000)
-        nanosleep(&nap, NULL);
-    else if (turn > (uint32_t)c->settings.spin)
-        sched_yield();
+    if (turn > (uint32_t)c->settings.spin || turn > 4000)
+        rq_relax(turn);
 }
 
 int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)

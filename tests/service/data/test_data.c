@@ -610,7 +610,7 @@ static int32_t is_labeled(const void *settings)
     return *(const int32_t *)settings;
 }
 
-/* What the look before the start says on stderr. */
+/* The warnings of the look before the start. */
 static const char *scanned(const struct hd_data_ops *ops, const char *name, char said[1024])
 {
     FILE *f = tmpfile();

@@ -508,7 +508,7 @@ static const char *const silent[] = {
     "recompute=full",
     "recompute=selective"};
 
-/* Of int32, as data-pairs reads them; `shift`: of the tokens. */
+/* Arrays of int32, as data-pairs reads them; `shift`: of the tokens. */
 static void write_array(const char *path, int shift)
 {
     FILE *f = fopen(path, "wb");
