@@ -69,6 +69,8 @@ static void *end_and_tell(void *arg)
     for (int32_t r = 0; r < c->world.size; r++)
         if (r != c->world.rank)
             tell(c, r, &note);
+    while (c->stopped == 1) /* what ends now fires its events, which before `publish` would mean that it is done */
+        sched_yield();
     end_all(c);
     return NULL;
 }
