@@ -221,8 +221,7 @@ static int32_t refuse_unknown(const char *name, const char *folder, struct hd_er
     }
     if (dir)
         closedir(dir);
-    if (names.count)
-        qsort(names.at, names.count, sizeof *names.at, by_text);
+    hd__sort(&names, by_text);
     for (uint32_t i = 0; i < names.count; i++) {
         hd__text_add(&list, "%s%s", i ? ", " : "", names.at[i]);
         free(names.at[i]);

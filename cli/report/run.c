@@ -227,8 +227,7 @@ static void list_folder(struct hd__report_run *run)
         hd__push(&names, hd__strdup(e->d_name));
     if (dir)
         closedir(dir);
-    if (names.count)
-        qsort(names.at, names.count, sizeof *names.at, by_name);
+    hd__sort(&names, by_name);
     for (uint32_t i = 0; i < names.count; i++) {
         const char *name = names.at[i], *dot = strrchr(name, '.');
         if (!strncmp(name, "report-", 7) && dot && !strcmp(dot, ".json"))

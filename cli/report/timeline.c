@@ -151,7 +151,7 @@ static int find_steps(struct picture *p, const json_t *events)
     }
     if (!p->steps.count)
         return 0;
-    qsort(p->steps.at, p->steps.count, sizeof *p->steps.at, by_step);
+    hd__sort(&p->steps, by_step);
     p->span = p->steps.at[0];
     for (uint32_t k = 0; k < p->steps.count; k++) {
         const struct span s = p->steps.at[k];
@@ -195,8 +195,7 @@ static void add_rows(struct picture *p, const json_t *events)
         if (!strcmp(hd__json_word(one, "name"), "thread_name") && strcmp(name, "steps") != 0)
             hd__push(&p->rows, row);
     }
-    if (p->rows.count)
-        qsort(p->rows.at, p->rows.count, sizeof *p->rows.at, by_place);
+    hd__sort(&p->rows, by_place);
     for (uint32_t k = 0; k < p->rows.count; k++) {
         p->ranks += begins_rank(p, k);
         if (p->ranks <= RANKS_MAX && k < ROWS_MAX)
@@ -450,8 +449,7 @@ static void put_run(FILE *file, const struct hd__report_run *run, uint32_t recta
     if (*name && *name != '/' && !list.count)
         add_files_from_job(&list, run, metrics, name);
     add_file(&list, recorded);
-    if (list.count)
-        qsort(list.at, list.count, sizeof *list.at, newest_first);
+    hd__sort(&list, newest_first);
     for (uint32_t k = 0; k < list.count && !drawn; k++) {
         json_t *root = load(list.at[k].path, run, why);
         drawn = root && draw_trace(file, json_object_get(root, "traceEvents"), run->label, list.at[k].path, rectangles);

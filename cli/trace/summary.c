@@ -187,8 +187,7 @@ static void per_step(void *array, double n)
         all->at[k].calls /= n;
         all->at[k].predicted /= n;
     }
-    if (all->count)
-        qsort(all->at, all->count, sizeof *all->at, slower_first);
+    hd__sort(all, slower_first);
 }
 
 static void finish(struct sums *all)

@@ -151,7 +151,7 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
            per_token = chosen ? json_number_value(chosen->json) : 2;
     const char *wire = find_fp16_wire(job);
     double beta = betas ? json_number_value(json_array_get(betas->json, 1)) : 0, new_part = 1 - beta;
-    int scaled = job->precision.loss_scaling != HD__LOSS_SCALE_NONE, wide = 1;
+    int scaled = job->precision.loss_scale != 1, wide = 1;
     const uint32_t gradients[] = {job->precision.compute, job->precision.grad, job->precision.reduce};
     for (size_t i = 0; i < HD__COUNT(gradients); i++)
         wide &= hd__dtype(gradients[i])->max_exp >= FLT_MAX_EXP;
@@ -181,7 +181,7 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
         {scaled && wide && !wire, "precision.loss_scale",
          "is not needed: gradients have the range of fp32, and none of them become 0: leave it out"},
         {!scaled && !wide, "precision.loss_scale",
-         "is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
+         "does not scale, and small gradients (in fp16 below 6e-8) become 0: leave it out, which is dynamic"},
         {!scaled && wide && wire, wire,
          "is fp16, and on their way gradients below 6e-8 become 0: say precision.loss_scale=dynamic, or bf16"},
         {job->precision.loss_scaling == HD__LOSS_SCALE_STATIC && job->precision.loss_scale > 1 &&
@@ -189,8 +189,6 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
          "precision.loss_scale",
          "is a factor, not a power of 2 as DeepSpeed's initial_scale_power, and so small a one leaves small gradients "
          "0 (in fp16 those below 6e-8 / it): say dynamic, or 65536 for 2^16"},
-        {scaled && job->precision.loss_scale == 1 && (!wide || wire), "precision.loss_scale",
-         "is 1, as none is, and small gradients (in fp16 below 6e-8) become 0: say dynamic"},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},

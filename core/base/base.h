@@ -47,6 +47,12 @@ void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item);
             (array)->at = hd__array_grow((array)->at, &(array)->room, (array)->count + 1, sizeof(*(array)->at)); \
         (array)->at[(array)->count++] = (__VA_ARGS__);                                                           \
     } while (0)
+/* qsort takes no NULL, which an empty array has. */
+#define hd__sort(array, compare)                                               \
+    do {                                                                       \
+        if ((array)->count)                                                    \
+            qsort((array)->at, (array)->count, sizeof(*(array)->at), compare); \
+    } while (0)
 /* Appends n items from `from`. */
 #define hd__append(array, from, n)                                                                                   \
     do {                                                                                                             \

@@ -122,8 +122,7 @@ static int64_t place_in_order(lives *l, uint32_t positions)
 {
     struct hd__interval_alloc *space = hd__interval_alloc_new(positions);
     int64_t top = 0;
-    if (l->count)
-        qsort(l->at, l->count, sizeof *l->at, by_weight);
+    hd__sort(l, by_weight);
     for (uint32_t n = 0; n < l->count; n++) {
         struct life *x = &l->at[n];
         x->offset = hd__interval_alloc_take(space, x->first, x->last, x->bytes, x->paged ? PAGE : ALIGN);

@@ -458,8 +458,7 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err)
 {
     struct hd__pass *pass = p->pass;
     uint32_t e = 0;
-    if (pass->edits.count)
-        qsort(pass->edits.at, pass->edits.count, sizeof *pass->edits.at, by_place);
+    hd__sort(&pass->edits, by_place);
     for (uint32_t s = 0; s < p->sections.count && pass->edits.count; s++) {
         hd__code old = p->sections.at[s].code, fresh = {0};
         for (uint32_t k = 0; k < old.count; k++) {

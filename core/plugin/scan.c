@@ -74,8 +74,7 @@ void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry
         if (!known(registry, registry->loaded.at[i]->label))
             add_component(registry, registry->loaded.at[i]);
     hd__plugin_search_skipped(&registry->folders, visit_skipped, registry);
-    if (registry->entries.count)
-        qsort(registry->entries.at, registry->entries.count, sizeof *registry->entries.at, by_kind_and_name);
+    hd__sort(&registry->entries, by_kind_and_name);
     *entries = registry->entries.at;
     *n = registry->entries.count;
 }

@@ -31,8 +31,7 @@ static struct sweep open_sweep(const struct hd__walk *w, const uint32_t *last)
         if (b->life != HD__LIFE_PERSISTENT && (last[n] || w->buffer[n].carried))
             hd__push(&s.places, ((struct place){b->offset, b->offset + b->bytes, n}));
     }
-    if (s.places.count)
-        qsort(s.places.at, s.places.count, sizeof *s.places.at, by_lo);
+    hd__sort(&s.places, by_lo);
     for (uint32_t n = 0; n < s.places.count; n++)
         s.rank[s.places.at[n].buffer] = n;
     s.alive = hd__alloc((s.places.count / 64 + 1) * sizeof *s.alive);

@@ -176,7 +176,7 @@ void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, do
     for (uint32_t k = 0; k < t.rows.count; k++)
         rest.seconds -= t.rows.at[k].seconds;
     hd__push(&t.rows, rest);
-    qsort(t.rows.at, t.rows.count, sizeof *t.rows.at, slower_first);
+    hd__sort(&t.rows, slower_first);
     hd__text_add(out, "profile of rank 0: %lld steps of %.3f ms\n", (long long)steps, 1e3 * seconds / (double)steps);
     hd__text_add(out, "%7s %9s %s%7s %9s %9s %8s  %s%s\n", "share", "ms/step", planned ? "  planned " : "", "calls",
                  "GB/s", "GFLOP/s", "of peak", rates ? "roofline  " : "", "instruction");

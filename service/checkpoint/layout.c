@@ -162,8 +162,7 @@ int32_t hd__ckpt_cut(struct hd__arena *arena, const struct hd__ckpt_layout *l, c
                                                      (uint32_t)at, (uint32_t)take, tensor, 0});
         }
     }
-    if (pieces->count)
-        qsort(pieces->at, pieces->count, sizeof *pieces->at, by_position);
+    hd__sort(pieces, by_position);
     pieces->first = hd__arena_alloc(arena, (l->n_blocks + 1) * sizeof *pieces->first);
     for (uint64_t b = 0; b <= l->n_blocks; b++) {
         while (k < pieces->count && pieces->at[k].block < b)

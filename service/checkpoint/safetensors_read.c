@@ -274,8 +274,7 @@ static int by_name(const void *a, const void *b)
 
 static void sort_tensors(struct hd__ckpt_st *st)
 {
-    if (st->tensors.count)
-        qsort(st->tensors.at, st->tensors.count, sizeof *st->tensors.at, by_name);
+    hd__sort(&st->tensors, by_name);
 }
 
 static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *map, struct hd_error *err)

@@ -95,8 +95,7 @@ int32_t hd__ckpt_collect_survivors(struct hd__ckpt_train_state *state, const str
     state->runs.count = 0;
     for (uint32_t i = 0; i < n; i++)
         add_held(&all, from, ranks[i]);
-    if (all.count)
-        qsort(all.at, all.count, sizeof *all.at, by_place);
+    hd__sort(&all, by_place);
     divide(state, &all, me, &missing, stores);
     *most = *total = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -76,8 +76,7 @@ void hd__report_op_records_read(const json_t *report, struct hd__report_op_recor
         json_array_foreach(json_object_get(dump, "ops"), i, item) read_op(all, dump, item, keys, n);
         free(keys);
     }
-    if (all->list.count)
-        qsort(all->list.at, all->list.count, sizeof *all->list.at, by_channel_seq_rank);
+    hd__sort(&all->list, by_channel_seq_rank);
 }
 
 void hd__report_op_records_free(struct hd__report_op_records *all)

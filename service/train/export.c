@@ -350,8 +350,7 @@ static void add_source(struct export *e, const char *source)
             hd__push(&found, hd__strdup(entry->d_name));
     if (dir)
         closedir(dir);
-    if (found.count)
-        qsort(found.at, found.count, sizeof *found.at, by_name);
+    hd__sort(&found, by_name);
     for (uint32_t i = 0; i < found.count; i++) {
         add_name(e, found.at[i], hd__format("%s/%s", source, found.at[i]));
         free(found.at[i]);

@@ -221,7 +221,7 @@ static void warn_twice(struct hd__job *job, struct file_ids *files)
     const char *same = NULL;
     int few = files->list.count <= 256 && reads_itself(job); /* copies are looked for by reading */
     if (!few)
-        qsort(files->list.at, files->list.count, sizeof *files->list.at, by_number);
+        hd__sort(&files->list, by_number);
     for (uint32_t i = 1; i < files->list.count && !same; i++)
         for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x && !same; y++) {
             same = find_same(job, x, y, few);

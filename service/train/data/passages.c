@@ -46,8 +46,7 @@ static int by_hash(const void *a, const void *b)
 static void sort(struct hd__passages *p, int single)
 {
     uint32_t kept = 0;
-    if (p->hashes.count)
-        qsort(p->hashes.at, p->hashes.count, sizeof *p->hashes.at, by_hash);
+    hd__sort(&p->hashes, by_hash);
     for (uint32_t i = 0, next; i < p->hashes.count; i = next) {
         for (next = i + 1; next < p->hashes.count && p->hashes.at[next] == p->hashes.at[i];)
             next++;

@@ -385,8 +385,7 @@ static void put_flow(const struct writer *w, const struct span *spans, uint32_t 
 static void put_flows(struct writer *w)
 {
     uint32_t id = 0;
-    if (w->spans.count)
-        qsort(w->spans.at, w->spans.count, sizeof *w->spans.at, by_flow);
+    hd__sort(&w->spans, by_flow);
     for (uint32_t from = 0, to; from < w->spans.count; from = to) {
         for (to = from + 1; to < w->spans.count && w->spans.at[to].flow == w->spans.at[from].flow;)
             to++;

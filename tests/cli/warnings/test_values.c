@@ -88,8 +88,8 @@ static const struct {
      "1:40: warning: precision.loss_scale is not needed: gradients have the range of fp32, and none of them become 0: "
      "leave it out\n"},
     {"precision: {compute: fp16, loss_scale: none}\n",
-     "1:40: warning: precision.loss_scale is none, and small gradients (in fp16 below 6e-8) become 0: leave it out, "
-     "which is dynamic\n"},
+     "1:40: warning: precision.loss_scale does not scale, and small gradients (in fp16 below 6e-8) become 0: leave it "
+     "out, which is dynamic\n"},
     {"precision: {compute: fp16, loss_scale: 1024}\n", ""},
     {"precision: {compute: bf16, loss_scale: none}\n", ""},
     {"mesh: {dp: 2}\ncomm: {timeout: 600000}\n",

@@ -443,7 +443,7 @@ static const struct {
     {"plan llama.yaml --machine cpu --sweep optimizer.lr=1e-3,1e-4",
      "warning: --sweep: no plan of these depends on optimizer.lr: all rows are the same"},
     {"check llama.yaml precision.compute=fp16 precision.loss_scale=1",
-     "command line: warning: precision.loss_scale is 1, as none is, and small gradients (in fp16 below 6e-8) become 0"},
+     "command line: warning: precision.loss_scale does not scale, and small gradients (in fp16 below 6e-8) become 0"},
     {"check llama.yaml precision.compute=fp16 precision.loss_scale=16",
      "command line: warning: precision.loss_scale is a factor, not a power of 2 as DeepSpeed's initial_scale_power"},
     {"check llama.yaml mesh.dp=2 strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"fp16\"}}]",
