@@ -13,12 +13,21 @@ nvcc() {
     chmod +x "$at"
     echo "$at"
 }
-old=$("$archs" "$(nvcc 12.4 sm_50 sm_80 sm_89 sm_90)" | tr '\n' ' ') new=$("$archs" "$(nvcc 13.0 sm_75 sm_80 sm_90 sm_100 sm_103)" | tr '\n' ' ')
-[ "$old" = "-gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a " ]
-verdict $? "CUDA 12.4: $old"
-[ "$new" = "$old-gencode=arch=compute_100,code=[sm_100,compute_100] " ]
-verdict $? "CUDA 13.0: $new"
-! "$archs" "$work/none" >/dev/null 2>&1
+old=$(nvcc 12.4 sm_50 sm_80 sm_89 sm_90) new=$(nvcc 13.0 sm_75 sm_80 sm_90 sm_100 sm_103)
+all='-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80] '
+wgmma='-gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a '
+blackwell='-gencode=arch=compute_100,code=[sm_100,compute_100] '
+
+# prints WORDS NVCC SOURCE
+prints() {
+    [ "$("$archs" "$2" "$3" | tr '\n' ' ')" = "$1" ]
+    verdict $? "$(basename "$2"), $3: $1"
+}
+prints "$all" "$old" kernels/norm
+prints "$wgmma" "$old" attention/attention_wgmma.cu
+prints "$all$blackwell" "$new" attention/attention_forward.cu
+prints "$wgmma$blackwell" "$new" attention/attention_wgmma
+! "$archs" "$work/none" kernels/norm >/dev/null 2>&1
 verdict $? "no nvcc"
 
 finish
