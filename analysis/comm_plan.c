@@ -34,7 +34,7 @@ static struct hd__hop hop_of(const struct finder *f, const struct hd__job_sectio
         return hop;
     const struct hd__algorithm *use = hd__comm_algorithm_select(&f->c->selection->tuning, call, members, &hop.chunk);
     hop.algorithm = use ? use->name : NULL;
-    f->out->tuned |= hd__comm_tuning_find(&f->c->selection->tuning, call, members) != NULL;
+    hop.tuned = hd__comm_tuning_find(&f->c->selection->tuning, call, members) != NULL;
     return hop;
 }
 
@@ -296,6 +296,33 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
     routes->groups.count = kept;
 }
 
+/* Bytes of a step that algorithms of the core move: all, and those by rules of comm.tune. */
+static void count_bytes(const struct hd__routes *routes, double *all, double *tuned)
+{
+    for (uint32_t g = 0; g < routes->groups.count; g++)
+        for (uint32_t r = 0; r < routes->groups.at[g].routes.count; r++) {
+            const struct hd__route *route = &routes->groups.at[g].routes.at[r];
+            for (uint32_t h = 0; h < route->hops.count; h++) {
+                const struct hd__hop *hop = &route->hops.at[h];
+                *all += hop->algorithm ? route->calls * (double)hop->bytes : 0;
+                *tuned += hop->tuned ? route->calls * (double)hop->bytes : 0;
+            }
+        }
+}
+
+/* The operation of a rule that is never reached, behind another of as many ranks and bytes that does every call; NULL:
+ * there is none. */
+static const char *unreached(const struct hd__tuning *t)
+{
+    for (uint32_t i = 1; i < t->rules.count; i++)
+        for (uint32_t k = 0; k < i; k++) {
+            const struct hd__tuning_rule *a = &t->rules.at[k], *b = &t->rules.at[i];
+            if (a->coll == b->coll && a->ranks >= b->ranks && a->bytes >= b->bytes && !a->use->needs)
+                return hd_coll_name(b->coll);
+        }
+    return NULL;
+}
+
 #define ALL_OWN "has no effect, as all transports have collectives of their own: leave it out"
 
 void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
@@ -303,18 +330,24 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
     struct hd__job *job = c->job;
     const struct hd__tuning *rules = &c->selection->tuning;
     const struct finder f = {.c = c};
-    const char *any = NULL;
-    int core = 0, tuned = !job->comm_tune || job->comm_inside; /* whose ranks are known once they have started */
+    const char *any = NULL, *dead = unreached(rules);
+    char few[192];
+    double all = 0, tuned = 0;
+    int core = 0, known = job->comm_tune && !job->comm_inside; /* whose ranks are known once they have started */
     for (uint32_t i = 0; i < c->selection->comms.count; i++)
         core |= (caps_of(&f, c->selection->comms.at[i].section) & HD_COMM_MESSAGES_ONLY) != 0;
     for (uint32_t i = 0; i < rules->rules.count && !rules->any_order; i++)
         any = rules->rules.at[i].use->needs & HD__NEEDS_ANY_ORDER ? rules->rules.at[i].use->name : any;
-    for (int32_t s = 0; s < c->n_stages && core && !tuned; s++) {
+    for (int32_t s = 0; s < c->n_stages && core && known; s++) {
         struct hd__routes routes = {0};
         hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), &(struct hd__routes_options){0}, &routes);
-        tuned = routes.tuned;
+        count_bytes(&routes, &all, &tuned);
         hd__routes_free(&routes);
     }
+    snprintf(few, sizeof few,
+             "has rules for %.0f %% of the bytes of a step, whose operations `heddle explain` lists with ranks and "
+             "bytes: make the file with `heddle bench --tune` for all of them",
+             100 * tuned / HD__MAX(all, 1));
     const struct {
         int is;
         const char *key, *why, *name;
@@ -322,10 +355,10 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
         {job->comm_tune && !core, "comm.tune", ALL_OWN, ""},
         {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums", ALL_OWN, ""},
         {core && any, "comm.tune", "has rules that are ignored without comm.sums: any, for the algorithm ", any},
-        {core && !any && !tuned, "comm.tune",
-         "has no rule for an operation of a step, which `heddle explain` lists with ranks and bytes: make the file "
-         "with `heddle bench --tune` for these ranks and sizes",
-         ""},
+        {core && dead, "comm.tune",
+         "has a rule behind another of as many `ranks` and `bytes`, which is never reached: those of less go first; ",
+         dead},
+        {core && !any && known && (2 * tuned < all || !all), "comm.tune", few, ""},
     };
     for (size_t i = 0; i < HD__COUNT(rows) && c->mesh.ranks > 1; i++)
         if (rows[i].is)

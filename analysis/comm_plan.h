@@ -17,9 +17,9 @@ struct hd__hop {
     uint32_t level; /* index into hd__routes.levels */
     int32_t members;
     int32_t remainder; /* WORLD: the remainder that cannot be divided */
-    int32_t reserved;
-    uint64_t bytes; /* size of the larger buffer */
-    uint64_t chunk; /* bytes per message of a core algorithm that divides into chunks; else 0 */
+    int32_t tuned;     /* a rule of comm.tune is for it */
+    uint64_t bytes;    /* size of the larger buffer */
+    uint64_t chunk;    /* bytes per message of a core algorithm that divides into chunks; else 0 */
     const char *transport;
     const char *algorithm; /* the core's algorithm; NULL: the transport's own */
 };
@@ -48,7 +48,6 @@ struct hd__routes {
     HD__ARRAY(struct hd__route_group) groups; /* groups of two members or more, in program order */
     struct hd__topology_levels levels;        /* effective levels; n is 0 without comm.inside */
     const char *fallback;                     /* NULL, or why comm.levels cannot be applied */
-    int tuned;                                /* a rule of comm.tune is for one of the operations */
 };
 
 struct hd__routes_options {

@@ -177,8 +177,13 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=ring.json",
      "command line: warning: comm.tune has rules that are ignored without comm.sums: any, for the algorithm ring"},
     {"train llama.yaml --dry-run mesh.dp=4 " BY_PIPES "comm.tune=two.json",
-     "command line: warning: comm.tune has no rule for an operation of a step, which `heddle explain` lists with "
-     "ranks and bytes: make the file with `heddle bench --tune` for these ranks and sizes"},
+     "command line: warning: comm.tune has rules for 0 % of the bytes of a step, whose operations `heddle explain` "
+     "lists with ranks and bytes: make the file with `heddle bench --tune` for all of them"},
+    {"train llama.yaml --dry-run mesh.dp=2 strategies.zero.stage=3 " BY_PIPES "comm.tune=two.json",
+     "command line: warning: comm.tune has rules for 0 % of the bytes of a step"},
+    {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=behind.json",
+     "command line: warning: comm.tune has a rule behind another of as many `ranks` and `bytes`, which is never "
+     "reached: those of less go first; all_reduce"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "eval.every=4 data.val_fraction=0.1",
      "command line: warning: eval.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
@@ -558,6 +563,8 @@ START_TEST(warnings)
     ck_assert_int_eq(system("{ echo '<!DOCTYPE html>'; cat corpus.txt; } > page.txt && cp page.txt page.html"), 0);
     write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"use\": \"tree\"}, "
                             "{\"op\": \"all_reduce\", \"use\": \"ring\"}]}");
+    write_file("behind.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"use\": \"slices\"}, "
+                              "{\"op\": \"all_reduce\", \"bytes\": 64, \"use\": \"tree\"}]}");
     write_file("two.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 2, \"use\": "
                            "\"doubling\"}]}");
     ck_assert_int_eq(
