@@ -13,6 +13,7 @@
 #include "core/base/option.h"
 #include "heddle/device.h"
 #include "runtime/comm/tuning_file.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/rendezvous/host_store.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
@@ -38,7 +39,7 @@ struct output {
     const char *comm;
     struct hd__bench_table table;
     json_t *rows;
-    uint64_t errors;
+    uint64_t errors, noisy;
 };
 
 /* ---- the command line */
@@ -214,6 +215,7 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
         if (!parse_value(a, o, hd__arena_strdup(&a->arena, argv[i])))
             return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", o->name, argv[i], o->wanted);
     }
+    size_t size = hd_dtype_size(a->bench.dtype);
     a->bench.ranks = a->asked ? a->asked : a->bench.ranks;
     if (!a->bench.last)
         a->bench.last = a->peak ? 256u << 20 : 128u << 20;
@@ -237,8 +239,9 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
         if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
             return hd__cli_usage_error(&hd__command_bench, "%s has no in-place form",
                                        hd__bench_op_name(a->bench.ops[i]));
-    if (a->bench.last < HD__MAX(a->bench.first, sizeof(float)))
-        return hd__cli_usage_error(&hd__command_bench, "-e is below -b, or below the 4 bytes of a number");
+    if (a->bench.last < HD__MAX(a->bench.first, size))
+        return hd__cli_usage_error(&hd__command_bench, "-e is below -b, or below the %zu byte%s of a number", size,
+                                   size > 1 ? "s" : "");
     return HD__EXIT_DONE;
 }
 
@@ -286,9 +289,10 @@ static void on_row(void *user, const struct hd__bench_row *r)
     json_decref(numbers);
     json_object_set_new(row, "memory", json_string(b->memory_device ? b->memory_device->name : "host"));
     if (b->device) {
-        numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
+        numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:o}", "products", (json_int_t)r->products, "products_us",
                             r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us", r->exposed_us,
-                            "hidden_percent", 100 * r->hidden);
+                            "hidden_percent", r->noisy ? json_null() : json_real(100 * r->hidden));
+        o->noisy += r->noisy;
         json_object_update(row, numbers);
         json_decref(numbers);
     }
@@ -423,6 +427,10 @@ static int measure_all(struct bench_arguments *a, const struct transport *transp
     if (code == HD_OK && hd__bench_is_root(&a->bench))
         code = report(a, o.rows, &err);
     json_decref(o.rows);
+    if (o.noisy)
+        hd__log(HD_LOG_WARN, NULL,
+                "hidden is -: the products' times differ by more than the operation lasts: a smaller --product, or a "
+                "larger -b");
     if (code != HD_OK)
         fprintf(stderr, "heddle bench: %s\n", err.message);
     else if (o.errors)
@@ -490,6 +498,18 @@ static int32_t find_memory(const struct bench_arguments *a, struct hd__plugins *
                          "--device wants --peak, --overlap, or a transport of a device's memory, as --comm nccl");
 }
 
+/* Names of columns that are all different: the second shm is "shm (2)". */
+static void number_repeats(struct bench_arguments *a)
+{
+    for (int i = a->comms - 1; i > 0; i--) {
+        int n = 1;
+        for (int k = 0; k < i; k++)
+            n += !strcmp(a->comm[k], a->comm[i]);
+        if (n > 1)
+            a->comm[i] = hd__arena_format(&a->arena, "%s (%d)", a->comm[i], n);
+    }
+}
+
 static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports,
                        struct hd_error *err)
 {
@@ -505,6 +525,7 @@ static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, i
         rc = hd__plugins_add_default_folders(plugins, err);
     for (int i = 0; i < a->comms && !rc && !a->peak; i++)
         rc = find_transport(a, a->comm[i], plugins, &a->arena, &transports[i], err);
+    number_repeats(a);
     if (!rc && a->overlap) /* the device whose products an operation is overlapped with */
         rc = hd__bench_find(plugins, HD_KIND_DEVICE, a->device ? a->device : "cpu", NULL, 0, &a->arena,
                             &a->bench.device, &a->bench.device_settings, err);
@@ -513,11 +534,14 @@ static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, i
     return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
 }
 
-/* Another launcher places its ranks. */
+/* Another launcher binds its ranks: then all cores of the machine count. */
 static void warn_cores(const struct bench_arguments *a)
 {
-    if (!a->bench.external)
-        hd__bench_warn_cores("--ranks", a->bench.ranks);
+    const struct hd__bench_external *e = a->bench.external;
+    if (!e)
+        hd__bench_warn_cores("--ranks", a->bench.ranks, hd__cpu_count());
+    else if (!e->local_rank)
+        hd__bench_warn_cores("ranks here", e->local_ranks, (int32_t)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 static int measure(struct bench_arguments *a, int32_t joined)

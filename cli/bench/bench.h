@@ -14,8 +14,8 @@ int32_t hd__bench_find(struct hd__plugins *plugins, uint32_t kind, const char *n
                        struct hd__arena *arena, const struct hd__component **c, void **settings, struct hd_error *err);
 /* "PROCESSOR, 8 cores, 64 GiB, Linux 6.1" */
 void hd__bench_machine_text(char out[256]);
-/* Says where these are more than the cores. `who`: "--ranks" */
-void hd__bench_warn_cores(const char *who, int64_t ranks);
+/* Says where these are more than `cores`. `who`: "--ranks" */
+void hd__bench_warn_cores(const char *who, int64_t ranks, int32_t cores);
 
 /* ---- this process as a rank of another launcher (external_ranks.c) */
 struct hd__bench_launch {

@@ -26,9 +26,8 @@ void hd__bench_machine_text(char out[256])
              minor);
 }
 
-void hd__bench_warn_cores(const char *who, int64_t ranks)
+void hd__bench_warn_cores(const char *who, int64_t ranks, int32_t cores)
 {
-    int32_t cores = hd__cpu_count();
     if (ranks > cores)
         hd__log(HD_LOG_WARN, NULL,
                 "%s %lld: this machine has %d core%s, so the ranks take turns: the result includes that, and measuring "

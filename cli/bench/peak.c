@@ -3,6 +3,7 @@
  * once. */
 #include <jansson.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cli/bench/bench.h"
 #include "cli/command.h"
@@ -125,9 +126,10 @@ int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *
     if (open_device(&p, plugins, device, set, sets, &arena, &err)) {
         code = HD__EXIT_REFUSED;
     } else {
+        int fits = memory_kind(&p) == HD_MEM_HOST && (double)p.bytes < (double)sysconf(_SC_LEVEL3_CACHE_SIZE);
         if (!json)
-            printf("# device %s: best of %d; streams over operands of %llu bytes, each counted once\n", device, TRIES,
-                   (unsigned long long)p.bytes);
+            printf("# device %s: best of %d; streams over operands of %llu bytes, each counted once%s\n", device, TRIES,
+                   (unsigned long long)p.bytes, fits ? "; these fit the cache, and memory is slower (-e 256M)" : "");
         code = measure(&p, &err) ? HD__EXIT_FAILED : HD__EXIT_DONE;
         if (json && !code) {
             json_t *root =

@@ -201,6 +201,8 @@ static void add_overlap(const struct hd__bench_rank *b, uint32_t batches, struct
     row->alone_us = of[HD__BENCH_ALONE] * 1e6;
     row->both_us = of[HD__BENCH_BOTH] * 1e6;
     row->exposed_us = row->both_us - row->products_us;
+    row->noisy = row->alone_us * 1e-6 <
+                 batch_at(b, b->timings->overlap[HD__BENCH_PRODUCTS], batches, batches / 2) - of[HD__BENCH_PRODUCTS];
     row->hidden = (row->products_us + row->alone_us - row->both_us) / HD__MIN(row->products_us, row->alone_us);
 }
 
@@ -229,6 +231,7 @@ static int32_t bench_placement(struct hd__bench_rank *b, uint32_t op, uint64_t b
     size_t esize = hd_dtype_size(dtype);
     uint64_t count = bytes / esize / (op_rules[op].parts ? 1 : n);
     struct sample_plan p = choose_sample_plan(b->bench, bytes);
+    bytes = count * esize * (op_rules[op].parts ? 1 : n); /* what moves */
     struct hd_comm_call call = {
         .struct_size = sizeof call, .coll = op_rules[op].coll, .dtype = dtype, .redop = HD_SUM, .count = count};
     if (count == 0 && op != HD__BENCH_BARRIER)
@@ -305,6 +308,18 @@ static void on_peer_failure(void *user, const char *cause)
     transport->ops.abort(transport->comm, cause);
 }
 
+/* Ranks that did not meet: variables may have been left by a former launcher. */
+static int32_t add_launcher(const struct hd__bench *bench, int32_t code, struct hd_error *err)
+{
+    const struct hd_error why = *err;
+    return code != HD_E_TIMEOUT || !bench->external
+               ? code
+               : hd_fail(err, code,
+                         "%s; RANK, WORLD_SIZE or their like in the environment made this rank %d of %d: start the "
+                         "others, or unset them",
+                         why.message, bench->external->rank, bench->ranks);
+}
+
 int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
                        struct hd__bench_timings *timings, const struct hd__bench_sink *sink, struct hd_error *err)
 {
@@ -331,6 +346,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     if (code == HD_OK && bench->intra)
         code = hd__bench_open_hierarchical(bench, &world, &in, &transport, err);
     if (code != HD_OK) {
+        add_launcher(bench, code, err);
         hd__store_fail(store, code, err->message);
         hd__bench_device_close(&b);
         free(in.ranks);
@@ -341,7 +357,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     hd__store_liveness_notify(hd__store_liveness(store), on_peer_failure, &transport);
     code = open_buffers(&b);
     if (code == HD_OK)
-        code = make_groups(&b);
+        code = add_launcher(bench, make_groups(&b), err);
     if (code == HD_OK && bench->device)
         code = hd__bench_compute_open(&b);
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++) {

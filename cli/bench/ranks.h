@@ -79,8 +79,8 @@ struct hd__bench_row {
     uint64_t errors; /* wrong elements over all ranks */
     /* With products: products alone, the operation alone, both at once, each the best batch. hidden = (products +
      * alone - both) / min(products, alone): 1 is full overlap. exposed = both - products: the time that a step would
-     * lose. */
-    uint32_t products, reserved;
+     * lose. noisy: 1: the products' times differ by more than the operation lasts, and hidden says nothing. */
+    uint32_t products, noisy;
     double products_us, alone_us, both_us, exposed_us, hidden;
 };
 

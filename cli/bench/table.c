@@ -45,6 +45,15 @@ static const struct table_column *comparison_columns_of(const struct hd__bench *
     return b->device ? overlap_comparison_columns : comparison_columns;
 }
 
+/* "-": null */
+static void print_cell(const struct table_column *at, const json_t *row)
+{
+    if (json_is_null(json_object_get(row, at->key)))
+        printf("%*s", at->width, "-");
+    else
+        printf("%*.*f", at->width, at->digits, hd__json_number(row, at->key));
+}
+
 static const char *place_name(int in_place)
 {
     return in_place ? "in-place" : "out-of-place";
@@ -109,7 +118,7 @@ void hd__bench_print_row(struct hd__bench_table *t, uint32_t op, const json_t *r
     if (!second)
         printf("%11.0f%11.0f", hd__json_number(row, "bytes"), hd__json_number(row, "count"));
     for (size_t c = 0; c < count; c++)
-        printf("%*.*f", at[c].width, at[c].digits, hd__json_number(row, at[c].key));
+        print_cell(&at[c], row);
     if (second || n == 1)
         printf("\n");
     fflush(stdout);
@@ -189,8 +198,10 @@ static void comparison_row(const struct table_column *at, const json_t *rows, co
         const json_t *row = hd__bench_find_row(rows, comm[i], op, in_place, bytes);
         for (size_t c = 0; c < N_COMPARISON; c++) {
             const char *mark = hd__json_number(row, "errors") > 0 ? "!" : i == best ? "*" : " ";
-            if (shown(c, n))
-                printf("%*.*f%s", at[c].width, at[c].digits, hd__json_number(row, at[c].key), c ? "" : mark);
+            if (shown(c, n)) {
+                print_cell(&at[c], row);
+                fputs(c ? "" : mark, stdout);
+            }
         }
     }
     printf("\n");

@@ -13,6 +13,7 @@
 #include "cli/bench/bench.h"
 #include "cli/ranks.h"
 #include "cli/scratch.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/select.h"
 #include "service/metrics/metrics.h"
 #include "service/metrics/watch.h"
@@ -322,7 +323,7 @@ static int measure_all(struct train_bench *b)
     }
     b->checks = 0;
     if (!code)
-        hd__bench_warn_cores("--ranks", most_ranks);
+        hd__bench_warn_cores("--ranks", most_ranks, hd__cpu_count());
     if (!code && !b->json)
         print_head(b);
     for (int i = 0; i < HD__MAX(b->n_ranks, 1) && !code; i++) {
@@ -332,7 +333,7 @@ static int measure_all(struct train_bench *b)
             break;
         json_array_append_new(b->rows, row);
         if (!b->n_ranks)
-            hd__bench_warn_cores("ranks", json_integer_value(json_object_get(row, "ranks")));
+            hd__bench_warn_cores("ranks", json_integer_value(json_object_get(row, "ranks")), hd__cpu_count());
         doubted |= hd__json_number(row, "mfu") > HD__MFU_DOUBTED;
         const json_t *base = json_array_get(b->rows, 0);
         json_object_set_new(row, "efficiency", json_real(efficiency(row, base)));

@@ -52,6 +52,7 @@ static int32_t try_one(struct hd__bench *bench, struct tune_trial *t, const stru
     bench->tuning = &tuning;
     t->rule = &rule;
     int32_t rc = hd__bench_run(bench, on_row, t, err);
+    hd__log_setup(HD_LOG_WARN, NULL); /* what a transport says of itself is known from the first trial */
     bench->tuning = NULL;
     hd__free_array(&tuning.rules);
     if (!rc && t->errors)

@@ -397,7 +397,7 @@ static int run(int argc, char **argv)
         return code;
     c.ranks = (uint32_t)ranks;
     c.steps = (uint32_t)steps;
-    hd__bench_warn_cores("--ranks", ranks);
+    hd__bench_warn_cores("--ranks", ranks, hd__cpu_count());
     struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
     int32_t rc = hd__plugins_add_default_folders(plugins, &err);
     rc = rc ? rc : measure_transport(&c, plugins, &arena, &err);

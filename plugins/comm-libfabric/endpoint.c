@@ -210,7 +210,8 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
     if (code == HD_OK)
         code = agree_on_nonce(c, err);
     if (code == HD_OK)
-        c->host->log(HD_LOG_DEBUG, "comm-libfabric", "provider %s, domain %s", c->info->fabric_attr->prov_name,
+        c->host->log(strcmp(provider ? provider : "auto", "auto") || c->world.rank ? HD_LOG_DEBUG : HD_LOG_INFO,
+                     "comm-libfabric", "provider %s, domain %s", c->info->fabric_attr->prov_name,
                      c->info->domain_attr->name);
     return code == HD_OK ? lf_names_settle(c, err) : code;
 }

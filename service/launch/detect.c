@@ -509,6 +509,7 @@ static int32_t open_server(const struct hd__launch_env *env, struct hd__store_op
                                    .user = (void *)env->reporter};
     int32_t rc;
     hd__launch_set_timeouts(&o, env->reporter);
+    o.late_after = env->reporter ? o.late_after : options->late_after;
     warn_of_loopback(env);
     if (options->discovery_id)
         hd__store_secret_generate(options->secret);

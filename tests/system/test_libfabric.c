@@ -127,8 +127,22 @@ START_TEST(refusals)
                     "\"axes\":{\"dp\":\"shm\"}}"),
         0); /* nothing goes over it */
     train(&a, "domain", "llama.yaml mesh.dp=2 job.steps=1 comm.use=libfabric comm.provider=tcp comm.domain=lo");
-    refused("comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
+    refused("comm.provider=shm comm.hooks=[{\"use\":\"faults\",\"rank\":5}]",
             "command line: comm.hooks: faults.rank: 5: give a rank from 0 to 1");
+}
+END_TEST
+
+/* Its provider is said once, though `bench --tune` opens it for each trial. */
+START_TEST(auto_is_said)
+{
+    static const char *const words[] = {"--op all_reduce", "--op all_reduce --tune t.json", ":provider=tcp"};
+    for (int i = 0; i < 3; i++) {
+        struct command *c =
+            command_run("bench --ranks 2 -b 8 -e 8 -n 5 --comm libfabric%s%s", i < 2 ? " " : "", words[i]);
+        const char *first = strstr(c->err, "comm-libfabric: provider ");
+        expect_code(c, 0);
+        ck_assert_msg((first != NULL) == (i < 2) && (!first || !strstr(first + 1, "comm-libfabric: ")), "%s", c->err);
+    }
 }
 END_TEST
 
@@ -175,9 +189,9 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"over shm", over_shm, 1},       {"over tcp", over_tcp, 1},
-                                        {"beside shm", beside_shm, 1},   {"killed", killed, 1},
-                                        {"a rank dies", a_rank_dies, 2}, {"refusals", refusals, 1},
-                                        {"strangers", strangers, 1},     {NULL, NULL, 0}};
+    const struct system_test tests[] = {
+        {"over shm", over_shm, 1}, {"over tcp", over_tcp, 1},       {"beside shm", beside_shm, 1},
+        {"killed", killed, 1},     {"a rank dies", a_rank_dies, 2}, {"refusals", refusals, 1},
+        {"auto", auto_is_said, 1}, {"strangers", strangers, 1},     {NULL, NULL, 0}};
     return system_run("system-libfabric", tests);
 }

@@ -351,6 +351,8 @@ START_TEST(bench_under_mpirun)
     all = json_load_file("bench.json", 0, NULL);
     ck_assert_int_eq(json_array_size(json_object_get(all, "rows")), 4);
     json_decref(all);
+    ck_assert((strstr(read_file("bench.log"), "ranks here 3: this machine has ") != NULL) ==
+              (sysconf(_SC_NPROCESSORS_ONLN) < 3));
 }
 END_TEST
 

@@ -868,6 +868,10 @@ START_TEST(bench_side_by_side)
     ck_assert_int_eq(lines, 4); /* of two transports, time and bandwidth */
     ck_assert_ptr_null(strstr(read_file("chart.svg"), "var(--"));
     ck_assert_ptr_null(strstr(read_file("chart.svg"), "<style"));
+    c = command_run("bench --comm shm,shm --op all_gather --ranks 3 --out-of-place -b 64 -e 64 -n 5 --json");
+    json_t *rows = field(parse(c->out), "rows", JSON_ARRAY), *second = json_array_get(rows, 1);
+    ck_assert_str_eq(json_string_value(field(second, "comm", JSON_STRING)), "shm (2)"); /* as a row, so as a column */
+    ck_assert(whole(second, "count") == 5 && whole(second, "bytes") == 3 * 5 * 4);      /* 64 is no multiple */
     c = command_run("bench --comm shm:stage");
     expect_code(c, 2);
     expect_says(c, "'stage' is not OPTION=VALUE");
@@ -934,6 +938,8 @@ START_TEST(bench_peak)
         ck_assert_msg(i == 3 ? value == 0 : value > 0, "%s %s: %g", what[i],
                       json_string_value(field(row, "dtype", JSON_STRING)), value);
     }
+    c = command_run("bench --peak -e 64K --set threads=1");
+    ck_assert((strstr(c->out, "; these fit the cache, ") != NULL) == (sysconf(_SC_LEVEL3_CACHE_SIZE) > 65536));
     c = command_run("bench --peak --op all_reduce");
     expect_code(c, 2);
     expect_says(c, "--op is for transports, not for --peak");
@@ -955,6 +961,10 @@ START_TEST(bench_of_one_rank)
     c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", "bench --overlap");
     expect_code(c, 2);
     expect_says(c, "--overlap wants ranks that it starts itself");
+    char *left = keep(hd__format("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", free_port()));
+    c = command_run_env(left, "bench --op barrier --timeout 0.5"); /* of a launcher that has ended */
+    expect_code(c, 1);
+    expect_says(c, "RANK, WORLD_SIZE or their like in the environment made this rank 0 of 2: start the others, or ");
 }
 END_TEST
 

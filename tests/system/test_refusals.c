@@ -1039,6 +1039,7 @@ START_TEST(command_lines)
         {"bench -f inf", "-f 'inf': wanted a number above 1"},
         {"bench --timeout inf", "--timeout 'inf': wanted seconds from 0.01"},
         {"bench -b 1 -e 3", "-e is below -b, or below the 4 bytes of a number"},
+        {"bench -d uint8 -b 4 -e 3", "-e is below -b, or below the 1 byte of a number"},
         {"bench -b 8T -e 8T", "two buffers of 2 ranks take 32.0 TiB, and "},
         {"bench --tune t.json --json", "--tune is of one transport"},
         {"bench --tune no/such/t.json", "no/such/t.json: No such file or directory"},

@@ -184,6 +184,8 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=behind.json",
      "command line: warning: comm.tune has a rule behind another of as many `ranks` and `bytes`, which is never "
      "reached: those of less go first; all_reduce"},
+    {"bench --overlap --product 512 --op all_reduce -b 8 -e 8 -n 5",
+     "warning: hidden is -: the products' times differ by more than the operation lasts: a smaller --product, or a "},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "eval.every=4 data.val_fraction=0.1",
      "command line: warning: eval.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
