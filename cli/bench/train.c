@@ -13,6 +13,7 @@
 #include "cli/bench/bench.h"
 #include "cli/ranks.h"
 #include "cli/scratch.h"
+#include "cli/warnings/warnings.h"
 #include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/select.h"
 #include "service/metrics/metrics.h"
@@ -23,7 +24,7 @@ enum { RANKS_MAX = 32 };
 
 struct train_bench {
     struct hd__cli_job_arguments arguments;
-    int64_t ranks[RANKS_MAX], steps, warmup;
+    int64_t ranks[RANKS_MAX], most_ranks, steps, warmup;
     int n_ranks, json, checks; /* n_ranks 0: those of the job; checks: a child only looks whether it could train */
     char folder[64];           /* scratch */
     json_t *rows;
@@ -64,8 +65,10 @@ static void strip_job(struct hd__job *job, const struct train_bench *b)
     job->metrics_jsonl = hd__arena_format(&job->arena, "%s/metrics.jsonl", b->folder);
 }
 
-static int train_child(const struct train_bench *b, const struct hd__cli_job_arguments *arguments)
+/* Warnings about the measurement go to `out`. */
+static int train_child(const struct train_bench *b, const struct hd__cli_job_arguments *arguments, FILE *out)
 {
+    struct hd__text said = {0};
     struct hd__cli_job loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
     int code = hd__cli_resolve_job(arguments, 0, &loaded);
@@ -94,6 +97,10 @@ static int train_child(const struct train_bench *b, const struct hd__cli_job_arg
         }
     if (hd__train_check_memory(loaded.compiled, ranks, &err) || hd__launch_check_files(ranks, &err))
         return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (b->checks ? ranks == b->most_ranks : !b->n_ranks)
+        hd__warn_medians(&loaded, b->warmup + 1, b->warmup + b->steps, &said);
+    hd__text_print(&said, out);
+    fclose(out);
     if (b->checks)
         return HD__EXIT_DONE;
     const struct hd__reporter reporter = hd__cli_reporter(loaded.job);
@@ -119,10 +126,11 @@ static int run_child(const struct train_bench *b, const struct hd__cli_job_argum
     fflush(NULL);
     pid_t pid = fork();
     if (!pid) {
+        FILE *own = fdopen(dup(STDERR_FILENO), "w");
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         redirect(STDOUT_FILENO, "/dev/null");
         redirect(STDERR_FILENO, path);
-        exit(train_child(b, arguments));
+        exit(train_child(b, arguments, own));
     }
     if (pid < 0) {
         fprintf(stderr, "heddle bench: no process: %s\n", strerror(errno));
@@ -315,15 +323,14 @@ static int add_weak(struct train_bench *b, json_t *row, const json_t *base)
 static int measure_all(struct train_bench *b)
 {
     int code = HD__EXIT_DONE, doubted = 0;
-    int64_t most_ranks = 0;
     b->checks = 1;
-    for (int i = 0; i < b->n_ranks && !code; i++) {
-        most_ranks = HD__MAX(most_ranks, b->ranks[i]);
+    for (int i = 0; i < b->n_ranks; i++)
+        b->most_ranks = HD__MAX(b->most_ranks, b->ranks[i]);
+    for (int i = 0; i < b->n_ranks && !code; i++)
         code = measure(b, b->ranks[i], 0, &(json_t *){NULL});
-    }
     b->checks = 0;
     if (!code)
-        hd__bench_warn_cores("--ranks", most_ranks, hd__cpu_count());
+        hd__bench_warn_cores("--ranks", b->most_ranks, hd__cpu_count());
     if (!code && !b->json)
         print_head(b);
     for (int i = 0; i < HD__MAX(b->n_ranks, 1) && !code; i++) {

@@ -123,6 +123,24 @@ void hd__warn_sections(const struct hd__cli_job *loaded, struct hd__text *out)
     warn_average(loaded->job, out);
 }
 
+void hd__warn_medians(const struct hd__cli_job *loaded, int64_t first, int64_t last, struct hd__text *out)
+{
+    const struct hd_program *p = loaded->compiled->stage[0];
+    const char *said = NULL;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        const char *key = key_of_section(loaded->job, x);
+        if (x->repeat > 0 && said != key && (x->every > 2 || x->after > (first + last) / 2))
+            hd__text_add(out,
+                         "%s: warning: %s: section %s (`heddle explain --section %s`) runs %s %lld%s, and the medians "
+                         "of steps %lld to %lld are of steps without it%s\n",
+                         hd__job_where(loaded->job, key), said = key, x->name, x->name,
+                         x->every > 2 ? "every" : "from step",
+                         x->every > 2 ? (long long)x->every : (long long)x->after + 1, x->every > 2 ? " steps" : "",
+                         (long long)first, (long long)last, x->every > 2 ? "" : ": raise --warmup");
+    }
+}
+
 static const struct hd__job_value *option_of(struct hd__job *job, const struct hd__job_section *section,
                                              const char *option)
 {

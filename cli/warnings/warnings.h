@@ -28,6 +28,9 @@ void hd__warn_strategies(const struct hd__cli_job *loaded, struct hd__text *out)
 /* Parts of a strategy that are due after the job's last step, or last due before it. */
 void hd__warn_sections(const struct hd__cli_job *loaded, struct hd__text *out);
 
+/* Parts of a strategy that most of the steps `first` to `last` have not, so that medians leave them out. */
+void hd__warn_medians(const struct hd__cli_job *loaded, int64_t first, int64_t last, struct hd__text *out);
+
 /* ---- idle_options.c */
 /* Options of the model, a strategy or precision that change no program. */
 void hd__warn_idle_options(const struct hd__cli_job_arguments *arguments, const struct hd__cli_job *loaded,

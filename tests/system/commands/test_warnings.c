@@ -184,6 +184,13 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=behind.json",
      "command line: warning: comm.tune has a rule behind another of as many `ranks` and `bytes`, which is never "
      "reached: those of less go first; all_reduce"},
+    {"bench --train llama.yaml --steps 3 --warmup 1 mesh.dp=2 "
+     "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":3}]",
+     "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs "
+     "every 3 steps, and the medians of steps 2 to 4 are of steps without it"},
+    {"bench --train llama.yaml --steps 2 --warmup 1 --ranks 1,2 "
+     "strategies=[{\"use\":\"zero\",\"stage\":1,\"compress\":{\"kind\":\"int8\",\"warmup\":100}}]",
+     "runs from step 101, and the medians of steps 2 to 3 are of steps without it: raise --warmup"},
     {"bench --overlap --product 512 --op all_reduce -b 8 -e 8 -n 5",
      "warning: hidden is -: the products' times differ by more than the operation lasts: a smaller --product, or a "},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
