@@ -343,7 +343,8 @@ json_t *hd__report_settings(const struct hd__report_run *run)
     return out;
 }
 
-#define FILES_OF "files of "
+/* Objects of a run's first line beside its job, and what their keys begin with; an older heddle has not all of them. */
+static const char *const beside[][2] = {{"files_of", "files of "}, {"machine", "machine: "}};
 
 json_t *hd__report_differences(const struct hd__report *r)
 {
@@ -352,7 +353,8 @@ json_t *hd__report_differences(const struct hd__report *r)
     const char *key;
     for (uint32_t k = 0; k < r->n; k++) {
         settings[k] = hd__report_settings(&r->runs[k]);
-        flatten(json_object_get(r->runs[k].start, "files_of"), FILES_OF, settings[k]);
+        for (size_t i = 0; i < HD__COUNT(beside); i++)
+            flatten(json_object_get(r->runs[k].start, beside[i][0]), beside[i][1], settings[k]);
         json_object_update(all, settings[k]);
     }
     json_object_foreach(all, key, value)
@@ -364,7 +366,8 @@ json_t *hd__report_differences(const struct hd__report *r)
         for (uint32_t k = 0; k < r->n; k++) {
             json_t *one = json_object_get(settings[k], key);
             differ |= !json_equal(one, json_object_get(settings[0], key)) && (one || json_object_get(settings[0], key));
-            is_own |= !one && !strncmp(key, FILES_OF, strlen(FILES_OF)); /* of an older heddle, or no files here */
+            for (size_t i = 0; i < HD__COUNT(beside); i++)
+                is_own |= !one && !strncmp(key, beside[i][1], strlen(beside[i][1]));
             json_array_append_new(values, one ? json_incref(one) : json_null());
         }
         if (differ && !is_own)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "runtime/cpu/parallel_for.h"
 
@@ -18,6 +19,13 @@ int hd__cpu_file_line(const char *path, const char *begins, char *out, size_t ro
         fclose(f);
     snprintf(out, room, "%.*s", found ? (int)strcspn(line + n, "\n") : 0, line + n);
     return found;
+}
+
+void hd__cpu_name(char out[96])
+{
+    char line[128];
+    hd__cpu_file_line("/proc/cpuinfo", "model name", line, sizeof line); /* "\t: X" */
+    snprintf(out, 96, "%.95s", line + strspn(line, " \t:"));
 }
 
 /* The least quota, in cores, of this process' cgroups (v2, then v1), up to the root of what can be seen; 0: none. */
@@ -92,4 +100,10 @@ int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota)
     double quota = hd__cpu_quota() / of_quota;
     int32_t cores = hd__cpu_count() / of_cores;
     return HD__MAX(1, quota > 0 && quota < cores ? (int32_t)quota : cores);
+}
+
+int32_t hd__cpu_share_of_rank(int32_t local_ranks)
+{
+    int pinned = hd__cpu_count() < sysconf(_SC_NPROCESSORS_ONLN);
+    return hd__cpu_share(pinned ? 1 : local_ranks, local_ranks);
 }

@@ -8,6 +8,9 @@
  * empty. */
 int hd__cpu_file_line(const char *path, const char *begins, char *out, size_t room);
 
+/* "AMD EPYC 9654"; "": the kernel does not say. */
+void hd__cpu_name(char out[96]);
+
 /* Cores' worth of time that this process' cgroups allow it; 0: no limit. */
 double hd__cpu_quota(void);
 /* The same of the cgroups in the file `groups`, below `root`. */
@@ -15,5 +18,7 @@ double hd__cpu_quota_of(const char *groups, const char *root);
 /* Its threads where so many processes share its cores, and so many the quota: more, where each is bound to cores of
  * its own. At least 1. */
 int32_t hd__cpu_share(int32_t of_cores, int32_t of_quota);
+/* The calling rank's, one of so many on this machine: its affinity is its own, where it has one. */
+int32_t hd__cpu_share_of_rank(int32_t local_ranks);
 
 #endif

@@ -1,10 +1,7 @@
 /* Streams and events of the device. */
 #include "runtime/exec/device.h"
 
-#include <unistd.h>
-
 #include "core/base/process.h"
-#include "runtime/cpu/parallel_for.h"
 #include "runtime/cpu/share.h"
 #include "runtime/exec/copy/copy.h"
 #include "runtime/exec/transports.h"
@@ -33,11 +30,10 @@ int32_t hd__exec_device_open(struct hd__device *d, const struct hd__compiled *c,
                              int32_t local_ranks, struct hd_error *err)
 {
     struct hd__process process;
-    int32_t pinned = hd__cpu_count() < sysconf(_SC_NPROCESSORS_ONLN);
     struct hd_device_place place = {.struct_size = sizeof place,
                                     .local_rank = local_rank,
                                     .local_ranks = local_ranks,
-                                    .threads = hd__cpu_share(pinned ? 1 : local_ranks, local_ranks)};
+                                    .threads = hd__cpu_share_of_rank(local_ranks)};
     int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
     if (rc)
         return rc;

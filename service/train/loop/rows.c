@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/version.h" /* from meson */
+#include "runtime/cpu/share.h"
 #include "service/metrics/watch.h"
 #include "service/train/data/data_files.h"
 #include "service/train/loop/internal.h"
@@ -188,6 +190,18 @@ static void warn_moved(const struct hd__train_loop *l)
             hd__job_where(job, "checkpoint.dir"), job->checkpoint_dir, job->metrics_jsonl, step, folder, folder);
 }
 
+/* Rank 0's machine: two runs of one job may differ by this alone. Threads are those that device cpu takes. */
+static json_t *machine_json(const struct hd__train_loop *l)
+{
+    const struct hd__job_value *asked = hd__job_value_get(l->job, "device.threads");
+    json_int_t threads = asked ? json_integer_value(asked->json) : 0;
+    char name[96];
+    hd__cpu_name(name);
+    return json_pack("{s:s,s:I,s:s}", "processor", hd__printable(name), "threads",
+                     threads ? threads : (json_int_t)hd__cpu_share_of_rank(l->s.env->local_size), "heddle",
+                     HD__VERSION " (" HD__BUILD ")");
+}
+
 int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
@@ -205,6 +219,7 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
     else
         hd__train_marks_make(c, &files);
     json_object_set_new(start, "files_of", hd__train_marks_json(&files));
+    json_object_set_new(start, "machine", machine_json(l));
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
     int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);

@@ -14,6 +14,10 @@
     "{\"event\": \"" event "\", \"run\": \"00000000000000" name "\", \"job\": {\"job\": {\"steps\": 100}}, " \
     "\"files_of\": {\"data.train\": \"9 bytes, checksum 00000001\", \"data.val\": \"" val "\"}}\n"
 
+#define ON(name, threads)                                                                                             \
+    "{\"event\": \"start\", \"run\": \"00000000000000" name "\", \"job\": {\"job\": {\"steps\": 100}}, \"machine\": " \
+    "{\"processor\": \"Xeon\", \"threads\": " threads ", \"heddle\": \"0.1.0\"}}\n"
+
 static void add_rows(struct hd__text *text, const char *id, int from, int to, double scale)
 {
     for (int step = from; step <= to; step++) {
@@ -159,6 +163,11 @@ START_TEST(runs_compared)
     expect_says(command_run("report runs/files-c"),
                 "metrics.jsonl:102: data.val has other files from here on (800 bytes, checksum 0000000c, before 900 "
                 "bytes, checksum 0000000a): val_loss is not comparable");
+    write_run("cores-1", "aa", ON("aa", "1"), 2, "");
+    write_run("cores-2", "bb", ON("bb", "2"), 2, "");
+    expect_line(command_run("report runs/cores-1 runs/cores-2")->out,
+                "keys that differ\nmachine: threads        1                                   2\n\n");
+    ck_assert_ptr_null(strstr(command_run("report runs/cores-1 runs/one")->out, "machine: "));
     unlink("two.html");
     expect_code(command_run("report runs/one runs/two --html two.html"), 0);
     expect_line(read_file("two.html"), "<tr><th>optimizer.lr</th><td>0.001</td><td>0.004</td></tr>");
@@ -319,6 +328,7 @@ START_TEST(a_real_run)
     expect_code(command_run("train llama.yaml job.name=real job.steps=6 checkpoint.every=3 data.val_fraction=0.1 "
                             "eval.every=3 eval.batches=1"),
                 0);
+    expect_line(read_file("runs/real/metrics.jsonl"), "\"machine\":{\"processor\":\"");
     c = command_run("report runs/real");
     expect_code(c, 0);
     ck_assert_str_eq(c->err, "");
