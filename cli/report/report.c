@@ -47,6 +47,8 @@ static int32_t report(struct hd__report *r, const struct hd__cli_words *runs, co
     for (; r->n < runs->count && !rc; r->n++)
         rc = hd__report_read(runs->at[r->n], &r->runs[r->n], err);
     rc = rc ? rc : name_apart(r, runs, err);
+    if (!rc)
+        hd__report_doubt_mfu(r);
     for (uint32_t k = 0; k < r->n && !rc; k++)
         for (uint32_t f = 0; f < r->runs[k].faults.count; f++)
             hd__speaker_print(r->runs[k].faults.at[f]);

@@ -21,6 +21,8 @@ json_t *hd__report_settings(const struct hd__report_run *run);
 /* Keys of which runs have different values: an array of {"key", "values": one a run, null where it has none}. The run's
  * own name and paths do not count. */
 json_t *hd__report_differences(const struct hd__report *r);
+/* Adds faults: an MFU above 100 %, and one of another peak than the first run's of the same device. */
+void hd__report_doubt_mfu(struct hd__report *r);
 double hd__report_event_step(const json_t *event);
 /* An event in words, without its step. */
 void hd__report_event_words(const json_t *event, struct hd__text *out);

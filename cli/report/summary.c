@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cli/report/report.h"
+#include "service/metrics/metrics.h"
 #include "service/metrics/watch.h"
 #include "service/report/json_fields.h"
 
@@ -173,11 +174,48 @@ static void fact_step(const struct hd__report_run *run, struct hd__text *out)
         add_seconds(took, out);
 }
 
+/* The peak of a rank's device; 0: not known. */
+static double peak_of(const struct hd__report_run *run, char text[32])
+{
+    double peak = json_number_value(json_object_get(run->start, "peak_flops"));
+    snprintf(text, 32, "%.3g %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
+    return peak;
+}
+
 static void fact_mfu(const struct hd__report_run *run, struct hd__text *out)
 {
     double mfu = median(run, "mfu");
+    char peak[32];
     if (mfu > 0)
         hd__text_add(out, "%.1f %%", 100 * mfu);
+    if (mfu > 0 && peak_of(run, peak) > 0)
+        hd__text_add(out, " of %s", peak);
+}
+
+static int on_same_device(const struct hd__report_run *a, const struct hd__report_run *b)
+{
+    static const char *const sections[] = {"device", "precision"};
+    int same = json_equal(json_object_get(a->start, "machine"), json_object_get(b->start, "machine"));
+    for (size_t i = 0; i < HD__COUNT(sections); i++)
+        same &= json_equal(json_object_get(json_object_get(a->start, "job"), sections[i]),
+                           json_object_get(json_object_get(b->start, "job"), sections[i]));
+    return same;
+}
+
+void hd__report_doubt_mfu(struct hd__report *r)
+{
+    char text[2][32];
+    double first = peak_of(r->runs, text[0]);
+    for (uint32_t k = 0; k < r->n; k++) {
+        struct hd__report_run *run = &r->runs[k];
+        double peak = peak_of(run, text[1]);
+        if (median(run, "mfu") > HD__MFU_DOUBTED)
+            hd__push(&run->faults, hd__format("%s: %s", run->label, HD__MFU_WORDS));
+        if (peak > 0 && first > 0 && fmax(peak / first, first / peak) > 1.1 && on_same_device(run, r->runs))
+            hd__push(&run->faults, hd__format("%s: MFU is of a peak of %s, and that of %s of %s, though the device is "
+                                              "the same: it was busy while one was measured: compare tokens/s",
+                                              run->label, text[1], r->runs->label, text[0]));
+    }
 }
 
 static void fact_comm(const struct hd__report_run *run, struct hd__text *out)

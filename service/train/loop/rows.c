@@ -220,6 +220,7 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
         hd__train_marks_make(c, &files);
     json_object_set_new(start, "files_of", hd__train_marks_json(&files));
     json_object_set_new(start, "machine", machine_json(l));
+    json_object_set_new(start, "peak_flops", json_real(hd__loop_device_peak(l)));
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
     int32_t rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);

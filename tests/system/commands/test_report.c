@@ -14,9 +14,14 @@
     "{\"event\": \"" event "\", \"run\": \"00000000000000" name "\", \"job\": {\"job\": {\"steps\": 100}}, " \
     "\"files_of\": {\"data.train\": \"9 bytes, checksum 00000001\", \"data.val\": \"" val "\"}}\n"
 
-#define ON(name, threads)                                                                                             \
-    "{\"event\": \"start\", \"run\": \"00000000000000" name "\", \"job\": {\"job\": {\"steps\": 100}}, \"machine\": " \
-    "{\"processor\": \"Xeon\", \"threads\": " threads ", \"heddle\": \"0.1.0\"}}\n"
+#define ON(name, threads, peak)                                                                                      \
+    "{\"event\": \"start\", \"run\": \"00000000000000" name                                                          \
+    "\", \"job\": {\"job\": {\"steps\": 101}, \"device\": {}, \"precision\": {}}, "                                  \
+    "\"machine\": {\"processor\": \"Xeon\", \"threads\": " threads ", \"heddle\": \"0.1.0\"}, \"peak_flops\": " peak \
+    "}\n"
+#define MFU(name, mfu)                                                                 \
+    "{\"step\": 101, \"loss\": 1, \"tokens\": 101000, \"step_s\": 0.25, \"mfu\": " mfu \
+    ", \"run\": \"00000000000000" name "\"}\n"
 
 static void add_rows(struct hd__text *text, const char *id, int from, int to, double scale)
 {
@@ -163,11 +168,18 @@ START_TEST(runs_compared)
     expect_says(command_run("report runs/files-c"),
                 "metrics.jsonl:102: data.val has other files from here on (800 bytes, checksum 0000000c, before 900 "
                 "bytes, checksum 0000000a): val_loss is not comparable");
-    write_run("cores-1", "aa", ON("aa", "1"), 2, "");
-    write_run("cores-2", "bb", ON("bb", "2"), 2, "");
+    write_run("cores-1", "aa", ON("aa", "1", "1e12"), 2, MFU("aa", "0.4"));
+    write_run("cores-2", "bb", ON("bb", "2", "2e12"), 2, "");
     expect_line(command_run("report runs/cores-1 runs/cores-2")->out,
                 "keys that differ\nmachine: threads        1                                   2\n\n");
     ck_assert_ptr_null(strstr(command_run("report runs/cores-1 runs/one")->out, "machine: "));
+    /* Peaks that were measured apart: of one device they ought to be the same. */
+    write_run("busy", "cc", ON("cc", "1", "5e11"), 2, MFU("cc", "1.36"));
+    c = command_run("report runs/cores-1 runs/busy");
+    expect_line(c->out, "MFU, median             40.0 % of 1 TFLOP/s                 136.0 % of 500 GFLOP/s\n");
+    expect_says(c, "busy: mfu is above 100 %");
+    expect_says(c, "busy: MFU is of a peak of 500 GFLOP/s, and that of cores-1 of 1 TFLOP/s");
+    ck_assert_str_eq(command_run("report runs/cores-1 runs/cores-2")->err, "");
     unlink("two.html");
     expect_code(command_run("report runs/one runs/two --html two.html"), 0);
     expect_line(read_file("two.html"), "<tr><th>optimizer.lr</th><td>0.001</td><td>0.004</td></tr>");
