@@ -149,6 +149,9 @@ static int32_t read_instructions(const struct hd__tree_node *root, struct hd__ma
                            "%s: there is no op %.60s: an instruction is {op, fp32, 16}, and heddle explain "
                            "names a job's ops",
                            list->value[k]->origin, i.op ? i.op : "");
+        if (m->times[op][0] > 0 || m->times[op][1] > 0)
+            return hd_fail(err, HD_E_INVALID, "%s: %s is there twice: write it once, as {op: %s, fp32: F, 16: N}",
+                           list->value[k]->origin, i.op, i.op);
         m->times[op][0] = i.wide;
         m->times[op][1] = i.narrow;
     }

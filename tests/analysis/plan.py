@@ -447,6 +447,7 @@ def refusals():
                        (FREE + "instructions: {op: einsum}\n", "instructions is a list of {op, fp32, 16}"),
                        (FREE + "instructions: [einsum]\n", "an instruction is {op, fp32, 16}"),
                        (FREE + "instructions: [{op: einsun, fp32: 2}]\n", "m.yaml:7:16: there is no op einsun"),
+                       (FREE + "instructions: [{op: einsum, 16: 2}, {op: einsum, fp32: 2}]\n", "m.yaml:7:37: einsum is there twice"),
                        (FREE + "instructions: [{op: einsum, fp32: 0}]\n", "fp32: 0 is out of range: 0.01 to 1000 (times as long, of fp32)"),
                        ("levels: 3\n", "levels is a list"), ("peak_fp32: [1]\n" + FREE, "one value"), ("name\n", "m.yaml:"), ("memory: -1\n" + FREE, "memory")]:
         done = run("--machine", machine(text))
