@@ -15,6 +15,7 @@
 #include "cli/scratch.h"
 #include "cli/warnings/warnings.h"
 #include "runtime/cpu/parallel_for.h"
+#include "runtime/exec/roofline.h"
 #include "runtime/exec/select.h"
 #include "service/metrics/metrics.h"
 #include "service/metrics/watch.h"
@@ -322,7 +323,7 @@ static int add_weak(struct train_bench *b, json_t *row, const json_t *base)
 
 static int measure_all(struct train_bench *b)
 {
-    int code = HD__EXIT_DONE, doubted = 0;
+    int code = HD__EXIT_DONE, doubted = 0, beaten = 0;
     b->checks = 1;
     for (int i = 0; i < b->n_ranks; i++)
         b->most_ranks = HD__MAX(b->most_ranks, b->ranks[i]);
@@ -342,7 +343,8 @@ static int measure_all(struct train_bench *b)
         if (!b->n_ranks)
             hd__bench_warn_cores("ranks", json_integer_value(json_object_get(row, "ranks")), hd__cpu_count());
         doubted |= hd__json_number(row, "mfu") > HD__MFU_DOUBTED;
-        const json_t *base = json_array_get(b->rows, 0);
+        const json_t *base = json_array_get(b->rows, 0), *ratio = json_object_get(row, "roofline_ratio");
+        beaten |= json_is_number(ratio) && json_number_value(ratio) < HD__ROOFLINE_DOUBTED;
         json_object_set_new(row, "efficiency", json_real(efficiency(row, base)));
         if (b->n_ranks > 1)
             code = add_weak(b, row, base);
@@ -351,6 +353,8 @@ static int measure_all(struct train_bench *b)
     }
     if (doubted)
         hd__log(HD_LOG_WARN, NULL, "%s", HD__MFU_WORDS);
+    if (beaten)
+        hd__log(HD_LOG_WARN, NULL, "a step takes less than its roofline: %s", HD__ROOFLINE_WORDS);
     return code;
 }
 

@@ -60,5 +60,6 @@ void hd__roofline_text(const struct hd__roofline *r, const struct hd__roofline_r
         out, "  = products %.3f (%.2f GFLOP at %.1f GFLOP/s) + other %.3f (%.2f GB at %.1f GB/s) + exposed comm %.3f\n",
         1e3 * r->products_s, 1e-9 * r->flops, 1e-9 * rates->flops, 1e3 * r->other_s, 1e-9 * r->bytes,
         1e-9 * rates->bytes, 1e3 * r->comm_s);
-    hd__text_add(out, "a step of %.3f ms takes %.2f times the roofline", 1e3 * step_s, step_s / r->seconds);
+    hd__text_add(out, "a step of %.3f ms takes %.2f times the roofline%s", 1e3 * step_s, step_s / r->seconds,
+                 step_s / r->seconds < HD__ROOFLINE_DOUBTED ? ": " HD__ROOFLINE_WORDS : "");
 }

@@ -30,6 +30,10 @@ struct hd__roofline {
 /* A step's; a section that runs every N steps counts 1/N. `comm_s`: seconds that compute waits for communication. */
 struct hd__roofline hd__roofline_of(const struct hd_program *p, const struct hd__roofline_rates *rates, double comm_s);
 
+/* Said of a step that takes less than so much of its roofline. */
+#define HD__ROOFLINE_DOUBTED 0.95
+#define HD__ROOFLINE_WORDS "its rates are below what ran: they were measured on a busy machine, or on another one"
+
 /* "roofline of rank 0: 312.4 ms a step ... takes 1.77 times the roofline": three lines about a step of `step_s`, the
  * last without its end. */
 void hd__roofline_text(const struct hd__roofline *r, const struct hd__roofline_rates *rates, double step_s,

@@ -413,6 +413,11 @@ START_TEST(roofline_of_rates)
     event = check_event("roof3", &r, "");
     ck_assert_double_eq_tol(of_event(event, "product_flops_per_s"), 100e9 * 0.9, 1); /* machines/cpu.yaml */
     ck_assert_double_eq_tol(of_event(event, "copy_bytes_per_s"), 10e9 * 0.8, 1);
+    write_file("slow.yaml", "name: slow\ndevice: cpu\nmemory: 1GB\nbandwidth: 1e8\npeak_fp32: 1e8\n"
+                            "levels: [{name: shm, bandwidth: 1e9}]\n");
+    c = command_run("train llama.yaml job.name=roof5 job.steps=4 --machine slow.yaml");
+    ck_assert(read_roofline(c->out, "of slow\n").ratio < 0.95);
+    ck_assert_ptr_nonnull(strstr(c->out, " times the roofline: its rates are below what ran"));
     c = command_run("train llama.yaml job.name=roof4 job.steps=4");
     expect_code(c, 0);
     ck_assert_ptr_null(strstr(c->out, "roofline"));
