@@ -12,8 +12,7 @@ struct derived {
     double rank_hours, dollars, joules; /* 0: not known */
 };
 
-/* Seconds to save: what a rank has of a checkpoint at a gigabyte a second, a common share of a parallel file system. */
-static double save_seconds(const struct hd__plan *p)
+double hd__plan_save_seconds(const struct hd__plan *p)
 {
     return (double)(p->memory.kind[HD__MEMORY_PARAMETERS] + p->memory.kind[HD__MEMORY_OPTIMIZER]) / 1e9;
 }
@@ -28,7 +27,7 @@ static struct derived derive(const struct hd__plan *p, const struct hd__machine 
     d.dollars = d.rank_hours * m->price;
     d.joules = d.training * m->power * (double)p->ranks;
     if (m->mtbf > 0 && tokens > 0) {
-        double between = m->mtbf / (double)p->ranks, save = save_seconds(p);
+        double between = m->mtbf / (double)p->ranks, save = hd__plan_save_seconds(p);
         /* J. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", 2006, eq. 37 */
         double root = sqrt(2 * save * between);
         d.failures = d.training / between;
@@ -136,9 +135,13 @@ void hd__plan_text(const struct hd__plan *p, const struct hd__machine *m, double
     if (d.joules > 0)
         hd__text_add(out, "  %-14s %9s kWh  at %.0f W a rank\n", "energy", hd__plan_count_text(d.joules / 3.6e6, a),
                      m->power);
-    if (d.checkpoint_s > 0)
+    if (d.checkpoint_s > 0 && m->mtbf / (double)p->ranks > p->seconds)
         hd__text_add(out, "  %-14s %12.1f  to expect; saving every %s loses least (Daly 2006)\n", "failures",
                      d.failures, hd__plan_long_text(d.checkpoint_s, a));
+    else if (d.checkpoint_s > 0)
+        hd__text_add(out,
+                     "  %-14s %12s  one every %s, so hardly a step would end: mtbf is of one rank, not of all %lld\n",
+                     "failures", "", hd__seconds_text(m->mtbf / (double)p->ranks, a), (long long)p->ranks);
     hd__text_add(out, "\nmemory is exact; times are estimates from %s\n", m->path);
 }
 

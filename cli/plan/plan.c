@@ -52,6 +52,28 @@ static int parse_count(const char *flag, const char *text, double *out)
                                flag, text);
 }
 
+/* The rest of a training, of which a plan has the steps alone. An evaluation has the forward pass of its batches, about
+ * a third of a step's work. */
+static void warn_of_rest(struct hd__job *job, const struct hd__plan *plan)
+{
+    double batches = (double)job->eval_batches * (double)HD__MAX(1, job->n_val_sets);
+    const struct {
+        const char *key, *of;
+        double share;
+    } rows[] = {
+        {"eval.every", "evaluations", job->eval_every ? batches / 3 / (double)job->eval_every : 0},
+        {"checkpoint.every", "saves that training waits for",
+         job->checkpoint_every && !job->checkpoint_async
+             ? hd__plan_save_seconds(plan) / plan->seconds / (double)job->checkpoint_every
+             : 0},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (rows[i].share > 0.02)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %s: the plan is of steps alone: %s take about %.0f %% of their time in addition",
+                    hd__job_where(job, rows[i].key), rows[i].key, rows[i].of, 100 * rows[i].share);
+}
+
 static int print_plan(struct plan_request *r, const struct hd__compiled *c, const struct hd__machine *m, double tokens)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -67,6 +89,7 @@ static int print_plan(struct plan_request *r, const struct hd__compiled *c, cons
     if (!(tokens > 0))
         fprintf(stderr, "%s: job.epochs: a plan reads no data: give --tokens N or job.steps for the whole training\n",
                 hd__job_where(c->job, "job.epochs"));
+    warn_of_rest(c->job, &plan);
     struct hd__text text = {0}, job = {0};
     if (!r->json) {
         hd__plan_text(&plan, m, tokens, &text);
@@ -230,13 +253,16 @@ static size_t value_length(const char *list)
 /* The head stands above the first row that there is. */
 static void print_row(struct plan_request *r, const char *label, const struct hd__plan *p)
 {
-    char seconds[32], bytes[32], ranks[24] = "";
+    char seconds[32], bytes[32], ranks[24] = "", job[80] = "", count[2][32];
     if (!r->rows++)
-        printf("%-32s %s%9s %11s %8s %8s %11s\n", "", r->ranks_differ ? "  ranks " : "", "step", "tokens/s", "MFU",
-               "bubble", "memory");
+        printf("%-32s %s%s%9s %11s %8s %8s %11s\n", "", r->ranks_differ ? "  ranks " : "",
+               r->compare ? "parameters tokens/step " : "", "step", "tokens/s", "MFU", "bubble", "memory");
     if (r->ranks_differ)
         snprintf(ranks, sizeof ranks, "%7lld ", (long long)p->ranks);
-    printf("%-32s %s%9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, ranks, hd__seconds_text(p->seconds, seconds),
+    if (r->compare)
+        snprintf(job, sizeof job, "%10s %11s ", hd__plan_count_text((double)p->parameters, count[0]),
+                 hd__plan_count_text((double)p->tokens, count[1]));
+    printf("%-32s %s%s%9s %9.1f K %6.1f %% %6.1f %% %11s%s\n", label, ranks, job, hd__seconds_text(p->seconds, seconds),
            (double)p->tokens / p->seconds / 1e3, 100 * p->model_flops / p->seconds / p->peak_flops, 100 * p->bubble,
            hd__bytes_text((uint64_t)p->peak, bytes), p->fits ? "" : "  DOES NOT FIT");
 }

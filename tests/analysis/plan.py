@@ -220,6 +220,7 @@ def several():
     rows = json.loads(run("--compare", "other.yaml", "--json").stdout)["plans"]
     check("--compare", [row["step_s"] for row in rows] == [plan()["step_s"], plan("model.layers=4")["step_s"]], rows)
     text = run("--sweep", "data.micro_batch=1,4", "--compare", "other.yaml").stdout.splitlines()
+    check("and models", text[0].split()[1:3] == ["parameters", "tokens/step"] and text[3].split()[2:6] == ["3.21", "M", "4.1", "K"], text)
     check("their ranks, which may differ", text[0].split()[0] == "ranks" and {row.split()[1] for row in text[1:]} == {"1"}, text)
     text = run("--sweep", "mesh.dp=1,4").stdout.splitlines()
     check("so of meshes", text[0].split()[0] == "ranks" and [row.split()[1] for row in text[1:]] == ["1", "4"], text)
@@ -292,6 +293,14 @@ def training():
               and ("training on" not in done.stdout if not words else json.loads(done.stdout)["training"] is None), done)
     done = subprocess.run([HEDDLE, "plan", "epochs.yaml", "--json", "--tokens", "1B"], capture_output=True, text=True)
     check("epochs with tokens", "epochs.yaml" not in done.stderr and json.loads(done.stdout)["training"] == plan("--tokens", "1B")["training"], done)
+    said = run("mesh.dp=64", "--machine", machine("peak_fp32: 1e6\npeak_16: 1e6\nmtbf: 1h\n" + FREE), "--tokens", "1B").stdout
+    check("failures closer than steps", "one every 56.2 s, so hardly a step would end: mtbf is of one rank, not of all 64" in said, said)
+    rest = ("data.val_fraction=0.1", "checkpoint={every: 1, async: false}")
+    said = run(*rest, "eval.every=2").stderr
+    check("what is beside steps", "eval.every: the plan is of steps alone: evaluations take about 167 % of their time" in said
+          and "checkpoint.every: the plan is of steps alone: saves that training waits for" in said, said)
+    said = run(*rest[:1], "checkpoint={every: 1}", "eval.every=10", "eval.batches=1").stderr
+    check("little beside steps is not", "checkpoint.every" not in said and "take about 3 % of" in said, said)
     check("the page", all(w in text for w in ("parameters", "activations", "MFU", "tokens/s", "memory is exact")), text)
 
 
@@ -455,6 +464,10 @@ def refusals():
     for more, said in ("", 1), ("peak_16: 2e12\n", 0):
         done = run("--machine", machine("peak_fp32: 1e12\n" + more + FREE), "mesh.dp=1")
         check(f"a peak of fp32 for bf16 is said {more}", done.returncode == 0 and done.stderr.count("m.yaml has no peak_16, and the job computes in bf16") == said, done)
+    for more, said in ("", 1), ("half: 8\n", 0), ("product: 0.9\n", 0), ("units: 132\n", 0):
+        pathlib.Path("m.yaml").write_text(MACHINE.replace("half: 0\n", "peak_fp32: 1e12\npeak_16: 1e12\n" + more) + FREE)
+        done = run("--machine", "m.yaml")
+        check(f"an ideal machine is said {more}", done.returncode == 0 and done.stderr.count("m.yaml has neither product, half nor units") == said, done)
     for key, text, says in [("memory: 100GB", "memory: 80", "memory: 80 is out of range: 1000000 to 1e+18 (bytes, as 80GB)"),
                             ("bandwidth: 1e30", "bandwidth: 3350", "bandwidth: 3350 is too small: at least 100000000 (bytes a second)")]:
         pathlib.Path("m.yaml").write_text((MACHINE + FREE).replace(key, text, 1))
