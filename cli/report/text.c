@@ -106,6 +106,27 @@ static void add_lines(const struct hd__report *r, struct hd__text *out)
 
 /* ---- the page */
 
+/* Bytes at which cells of so many columns begin to show that values differ: not 0 where these begin alike. */
+static size_t alike(const json_t *values, size_t columns)
+{
+    const char *first = NULL;
+    size_t same = SIZE_MAX, i;
+    json_t *value;
+    json_array_foreach(values, i, value)
+    {
+        const char *text = json_is_string(value) ? json_string_value(value) : "-";
+        size_t n = 0;
+        first = first ? first : text;
+        while (text[n] && text[n] == first[n])
+            n++;
+        same = i ? HD__MIN(same, n) : same;
+    }
+    size_t from = same < columns - 4 || same == SIZE_MAX ? 0 : same - columns / 2;
+    while (from && (first[from] & 0xC0) == 0x80) /* within a character of UTF-8 */
+        from--;
+    return from;
+}
+
 static void add_differences(const struct hd__report *r, struct hd__text *out)
 {
     json_t *rows = hd__report_differences(r), *row, *value;
@@ -113,9 +134,16 @@ static void add_differences(const struct hd__report *r, struct hd__text *out)
     hd__text_add(out, "\nkeys that differ%s\n", json_array_size(rows) ? "" : ": none");
     json_array_foreach(rows, i, row)
     {
+        const json_t *values = json_object_get(row, "values");
+        size_t from = alike(values, CELL);
         hd__text_add(out, "%-22s", json_string_value(json_object_get(row, "key")));
-        json_array_foreach(json_object_get(row, "values"), k, value)
-            add_cell(json_is_string(value) ? json_string_value(value) : "-", cell_width(r), out);
+        json_array_foreach(values, k, value)
+        {
+            char *cell =
+                hd__format("%s%s", from ? "..." : "", json_is_string(value) ? json_string_value(value) + from : "-");
+            add_cell(cell, CELL, out);
+            free(cell);
+        }
         end_line(out);
     }
     json_decref(rows);

@@ -155,6 +155,11 @@ START_TEST(runs_compared)
     c = command_run("report runs/one runs/two");
     expect_code(c, 0);
     expect_line(c->out, "keys that differ\noptimizer.lr            0.001                               0.004\n\n");
+    write_run("path-a", "aa", START("aa", "\"/data/corpora/of/a/group/english/a.bin\""), 2, "");
+    write_run("path-b", "bb", START("bb", "\"/data/corpora/of/a/group/english/b.bin\""), 2, "");
+    expect_line(
+        command_run("report runs/path-a runs/path-b")->out,
+        "keys that differ\noptimizer.lr            .../a/group/english/a.bin           .../a/group/english/b.bin\n");
     /* Other files under the same names, as both runs say; an older heddle did not. */
     write_run("files-a", "aa", WITH_FILES("aa", "start", "900 bytes, checksum 0000000a"), 2, "");
     write_run("files-b", "bb", WITH_FILES("bb", "start", "900 bytes, checksum 0000000b"), 3, "");
