@@ -143,7 +143,27 @@ static double planned_seconds(const struct hd_program *p, const struct hd__instr
     return hd__plan_seconds(&machine, &as_it_is, p, i);
 }
 
-static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
+/* A file that was measured on another processor, or with other threads than a rank takes. */
+static void warn_measured(const struct hd__job *job, int32_t threads)
+{
+    const struct hd__job_value *asked = hd__job_value_get(job, "device.threads");
+    char name[96];
+    hd__cpu_name(name);
+    if (machine.processor && *name && strcmp(machine.processor, name) != 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "--machine %s was measured on %s, and this is %s: planned times are of the former: measure again "
+                "(heddle calibrate)",
+                machine_name, machine.processor, name);
+    if (machine.threads && asked && !json_integer_value(asked->json) && machine.threads != threads)
+        hd__log(HD_LOG_WARN, NULL,
+                "--machine %s was measured with %lld thread%s a rank, and a rank takes %d here: planned times are of "
+                "the former: set device.threads=%lld, or measure again (heddle calibrate --ranks N)",
+                machine_name, (long long)machine.threads, machine.threads > 1 ? "s" : "", threads,
+                (long long)machine.threads);
+}
+
+/* `threads` of a rank; 0: another rank warns. */
+static int32_t plan_step(const struct hd__compiled *c, int32_t threads, struct hd_error *err)
 {
     struct hd__plan plan;
     if (!machine_name)
@@ -157,6 +177,8 @@ static int32_t plan_step(const struct hd__compiled *c, struct hd_error *err)
             "calibrate --device %s prints it",
             machine_name, machine.device, c->device_choice.component->name, c->device_choice.component->name);
     hd__cli_warn_machine(c->job, &machine);
+    if (threads)
+        warn_measured(c->job, threads);
     if (hd__plan_make(c, &machine, &as_it_is, &plan, err))
         return err->code;
     step_plan = (struct hd__train_plan){machine.name,
@@ -238,7 +260,11 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
     if (!rc && dry && local_rank == 0)
         rc = check_opening(c, env, &err);
     if (!rc)
-        rc = plan_step(c, &err);
+        rc = plan_step(c,
+                       local_rank               ? 0
+                       : env && env->local_size ? hd__cpu_share_of_rank(local_ranks)
+                                                : hd__cpu_share(local_ranks, local_ranks),
+                       &err);
     return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 

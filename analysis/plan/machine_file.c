@@ -27,6 +27,7 @@ static const struct hd_option machine_keys[] = {
     ROW("device", STRING, hd__machine, device, 0, 0, "a device plugin"),
     ROW("ranks", INT, hd__machine, ranks, 1, 1 << 20, "devices of one machine"),
     ROW("threads", INT, hd__machine, threads, 1, 1 << 16, "compute threads of a rank"),
+    ROW("processor", STRING, hd__machine, processor, 0, 0, "text"),
     ROW("memory", SIZE, hd__machine, memory, 1e6, 1e18, "bytes, as 80GB"),
     RATE("bandwidth", bandwidth, 1e8, 1e30, "bytes a second"),
     RATE("host_link", host_link, 1e8, 1e30, "bytes a second"),

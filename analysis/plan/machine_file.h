@@ -18,14 +18,15 @@ struct hd__machine_level {
 
 struct hd__machine {
     const char *name, *path;
-    const char *device;  /* plugin that compiles for it: "cuda" */
-    int64_t ranks;       /* devices of one machine */
-    int64_t threads;     /* of a rank, with which a CPU was measured; 0: not known */
-    int64_t memory;      /* bytes a rank */
-    double bandwidth;    /* bytes a second of that memory */
-    double host_link;    /* bytes a second between it and the host's, one direction; 0: they are one memory */
-    int64_t host_memory; /* bytes of a machine; 0: not known */
-    double kernel;       /* seconds that an instruction costs beside its work */
+    const char *device;    /* plugin that compiles for it: "cuda" */
+    int64_t ranks;         /* devices of one machine */
+    int64_t threads;       /* of a rank, with which a CPU was measured; 0: not known */
+    const char *processor; /* that was measured; NULL: not known */
+    int64_t memory;        /* bytes a rank */
+    double bandwidth;      /* bytes a second of that memory */
+    double host_link;      /* bytes a second between it and the host's, one direction; 0: they are one memory */
+    int64_t host_memory;   /* bytes of a machine; 0: not known */
+    double kernel;         /* seconds that an instruction costs beside its work */
     /* Dense peaks, FLOPs a second, by width of the operands; 0: that of the next wider. */
     double peak_fp32, peak_16, peak_fp64;
     /* Shares of a peak that are reached: by large products, by attention, by its gradients (0: as attention), of the

@@ -10,6 +10,7 @@
 #include "core/base/dtype.h"
 #include "core/base/option.h"
 #include "runtime/cpu/parallel_for.h"
+#include "runtime/cpu/share.h"
 #include "runtime/rendezvous/host_store.h"
 
 enum { TRIES = 7, OPERANDS = 8 };
@@ -330,15 +331,18 @@ static int32_t measure_device(struct calibration *c, struct hd__plugins *plugins
 static void add_machine(const struct calibration *c, double memory, struct hd__text *out)
 {
     const struct hd__machine *m = &c->result;
-    char machine[256];
+    char machine[256], processor[96];
     double wide = c->peak[HD_F32], narrow = 0;
     hd__bench_machine_text(machine);
+    hd__cpu_name(processor);
     for (uint32_t dtype = 1; dtype < HD__DTYPE_COUNT; dtype++)
         narrow = hd_dtype_size(dtype) == 2 ? HD__MAX(narrow, c->peak[dtype]) : narrow;
     hd__text_add(out, "# Measured by heddle calibrate: %s\nname: here\ndevice: %s\nranks: %u\n", machine,
                  c->device_name, c->ranks);
     if (on_host(c))
-        hd__text_add(out, "threads: %d\n", HD__MAX(hd__cpu_count() / (int)c->ranks, 1)); /* device cpu's own choice */
+        hd__text_add(out, "threads: %d\n", hd__cpu_share((int)c->ranks, (int)c->ranks)); /* device cpu's own choice */
+    if (on_host(c) && *processor)
+        hd__text_add(out, "processor: '%s'\n", processor);
     hd__text_add(out, "memory: %.0f\nbandwidth: %.4g\nkernel: %.3g\npeak_fp32: %.4g\n", memory, m->bandwidth, m->kernel,
                  wide);
     if (narrow > 0)

@@ -332,6 +332,14 @@ def calibration():
     check("other instructions", "command line: device.isa is avx2, and here.yaml was measured with all that" in said, said)
     check("those that were measured", "was measured" not in run(f"device.threads={keys['threads']}", "--machine", "here.yaml").stderr)
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
+    here = pathlib.Path("here.yaml").read_text()
+    other = here.replace(f"threads: {keys['threads']}\n", "threads: 77\n").replace(f"processor: {keys['processor']}\n", "processor: Pentium\n")
+    pathlib.Path("other.yaml").write_text(other)
+    pathlib.Path("text.txt").write_text("in the beginning " * 400)
+    for file, said in ("here.yaml", 0), ("other.yaml", 2):
+        done = subprocess.run([HEDDLE, "train", "job.yaml", "--dry-run", "launch.ranks=2", "data.train=text.txt", "model.vocab=256", "--machine", file],
+                              capture_output=True, text=True)
+        check(f"the machine of {file}", done.returncode == 0 and done.stderr.count("planned times are of the former") == said, done)
     done = run("--ranks", "4", "--machine", "here.yaml")
     check("no further than was measured", done.returncode == 2 and "4 ranks: here.yaml has no level beyond 2 of shm" in done.stderr, done)
     for words, says in [(["--ranks", "0"], "--ranks 0"), (["--ranks", "x"], "--ranks x"), (["--ranks"], "--ranks needs a value"), (["--steps", "0"], "--steps 0"), (["x"], "no option x"), (["--rank", "2"], "no option --rank"),
