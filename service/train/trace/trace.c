@@ -104,6 +104,11 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
     t->first = HD__MAX(job->trace.first ? job->trace.first : done + skipped + 1, done + 1);
     t->last = job->trace.last ? job->trace.last : HD__MIN(t->first + STEPS - 1, job->steps);
     t->warm = t->first;
+    if (t->last > done + AFTER)
+        return;
+    if (session->env->rank == 0 && t->last > done)
+        hd__log(HD_LOG_WARN, NULL,
+                "metrics.trace: only the first two steps of a run are traced, which are slow: name later ones");
     if (t->last > done)
         return;
     if (session->env->rank == 0)
