@@ -356,7 +356,7 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
         {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums", ALL_OWN, ""},
         {core && any, "comm.tune", "has rules that are ignored without comm.sums: any, for the algorithm ", any},
         {core && dead, "comm.tune",
-         "has a rule behind another of as many `ranks` and `bytes`, which is never reached: those of less go first; ",
+         "has a rule that is never reached, behind one of as many ranks and bytes or more: put those of less first: ",
          dead},
         {core && !any && known && (2 * tuned < all || !all), "comm.tune", few, ""},
     };

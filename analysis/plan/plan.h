@@ -49,9 +49,9 @@ int32_t hd__plan_closed_form(const struct hd__compiled *compiled, const struct h
 /* One page; `tokens`: of the whole training, 0: not known, so of that nothing is said (null). */
 void hd__plan_text(const struct hd__plan *plan, const struct hd__machine *machine, double tokens, struct hd__text *out);
 json_t *hd__plan_json(const struct hd__plan *plan, const struct hd__machine *machine, double tokens);
-/* Figures of these: "1.05 T"; "13.7 days". */
 /* Seconds to save: what a rank has of a checkpoint at a gigabyte a second, a common share of a parallel file system. */
 double hd__plan_save_seconds(const struct hd__plan *plan);
+/* Figures of these: "1.05 T"; "13.7 days". */
 const char *hd__plan_count_text(double n, char out[32]);
 const char *hd__plan_long_text(double seconds, char out[32]);
 

@@ -182,8 +182,8 @@ static const struct {
     {"train llama.yaml --dry-run mesh.dp=2 strategies.zero.stage=3 " BY_PIPES "comm.tune=two.json",
      "command line: warning: comm.tune has rules for 0 % of the bytes of a step"},
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=behind.json",
-     "command line: warning: comm.tune has a rule behind another of as many `ranks` and `bytes`, which is never "
-     "reached: those of less go first; all_reduce"},
+     "command line: warning: comm.tune has a rule that is never reached, behind one of as many ranks and bytes or "
+     "more: put those of less first: all_reduce"},
     {"bench --train llama.yaml --steps 3 --warmup 1 mesh.dp=2 "
      "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":3}]",
      "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs "
