@@ -283,7 +283,7 @@ static int32_t append(const struct request *r, const char *path, const struct hd
     int32_t rc = hd__indexed_open(path, &x, err);
     if (rc)
         return rc;
-    json_t *meta = hd__indexed_meta(&x);
+    json_t *meta = hd__indexed_is_same(path, first->prefix) ? json_incref((json_t *)first_meta) : hd__indexed_meta(&x);
     char *to = hd__indexed_prefix(r->to);
     rc = hd__indexed_is_same(to, x.prefix) ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", to)
                                            : check_alike(first, first_meta, &x, meta, err);

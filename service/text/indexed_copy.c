@@ -12,6 +12,13 @@ json_t *hd__indexed_meta(const struct hd__indexed *x)
     if (json_is_object(meta) && json_integer_value(json_object_get(meta, "tokens")) == (json_int_t)x->tokens &&
         json_integer_value(json_object_get(meta, "documents")) == (json_int_t)x->documents)
         return meta;
+    json_int_t tokens = json_integer_value(json_object_get(meta, "tokens"));
+    if (tokens > 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s.bin: its .meta.json is of %lld tokens in %lld documents, and this file has %llu in %llu: so it is "
+                "not known which tokenizer made the tokens: write both again, or remove that",
+                x->prefix, (long long)tokens, (long long)json_integer_value(json_object_get(meta, "documents")),
+                (unsigned long long)x->tokens, (unsigned long long)x->documents);
     json_decref(meta);
     return NULL;
 }

@@ -227,7 +227,11 @@ START_TEST(shares_of_the_data)
         "it said: %s", c->out);
     c = command_run("train llama.yaml job.name=shares job.steps=1 data.train=[\"part3.txt\",\"part1.txt\"] "
                     "data.val_fraction=0.4");
-    ck_assert_msg(strstr(c->out, "\nheld out, and not trained on at all: part1.txt\n"), "it said: %s", c->out);
+    ck_assert_msg(strstr(c->err, "held out, and not trained on at all: part1.txt\n"), "it said: %s", c->err);
+    expect_says(
+        command_run(
+            "train llama.yaml --dry-run data.train=[\"part3.txt\",\"part1.txt\",\"part2.txt\"] data.val_fraction=0.6"),
+        "held out, and not trained on at all: part1.txt and 1 more files\n");
     for (int i = 1; i <= 7; i++)
         hd__text_add(&many, "%s{\"path\":\"part%d.txt\",\"weight\":1}", i > 1 ? "," : "", i);
     c = command_run("train llama.yaml job.name=shares job.steps=7 data.train=[%s]", many.at);

@@ -119,6 +119,8 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     const struct hd_program *p = hd__compiled_program(compiled, rank);
     const char *key;
     const struct hd__sources *from = part_sources(job, part, &key);
+    const int32_t trains = part == HD__FEED_TRAIN, packs = job->documents == HD__DATA_PACK,
+                  documents = packs && part == HD__FEED_UNPACKED ? HD__DATA_MASK : job->documents;
     struct hd__shards shards = {0};
     struct hd__data_config config = {
         .ops = &compiled->data_choice.component->ops.data,
@@ -126,13 +128,13 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
         .host = compiled->host,
         .mix = (int32_t)from->weighted,
         .held_out = is_tail(job, part),
-        .shuffle = job->shuffle && part == HD__FEED_TRAIN,
-        .shuffle_buffer = job->shuffle_buffer,
-        .documents = part == HD__FEED_UNPACKED ? 0 : job->documents,
+        .shuffle = trains ? job->shuffle : documents == HD__DATA_PACK, /* an evaluation of some is of all lengths */
+        .shuffle_buffer = trains ? job->shuffle_buffer : 0,
+        .documents = documents,
         .val_fraction = part == HD__FEED_TEST || job->val.count ? 0 : job->val_fraction,
         .seq_len = job->seq_len,
         .vocab = compiled->info.vocab,
-        .seed = (uint64_t)job->seed,
+        .seed = trains ? (uint64_t)job->seed : 0,
     };
     struct hd__train_feed *f;
     int32_t rc = hd__train_corpus_make(compiled, key, from, err);
@@ -173,16 +175,43 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     return HD_OK;
 }
 
+/* The first of the listed files of which `asked` sequences from the first on have nothing; NULL: none. */
+static const char *unread_file(const struct hd__train_feed *f, int32_t part, uint64_t asked)
+{
+    struct hd__job *job = f->compiled->job;
+    const char *key;
+    const struct hd__sources *from = part_sources(job, part, &key);
+    uint64_t begin = 0, tokens;
+    int skipped;
+    if (from->weighted || is_tail(job, part) || job->documents == HD__DATA_PACK ||
+        hd__data_files(f->data) != from->count)
+        return NULL;
+    for (uint32_t k = 0; k < from->count; k++, begin += tokens) {
+        hd__data_file(f->data, k, &tokens, &skipped);
+        if (tokens && begin >= asked * (uint64_t)job->seq_len)
+            return from->at[k].path;
+    }
+    return NULL;
+}
+
 /* A step, or an evaluation, that reads sequences again; and a source that a mix repeats far more than the rest. Up to 4
  * times teach nearly as much as new text (Muennighoff et al., arXiv 2305.16264): 10 are hardly meant. */
-static void warn_repeats(const struct hd__train_feed *f, int trains)
+static void warn_repeats(const struct hd__train_feed *f, int32_t part)
 {
     struct hd__job *job = f->compiled->job;
     struct hd__data_repeats x[2];
+    const int trains = part == HD__FEED_TRAIN;
     uint64_t batch = (uint64_t)job->batch, asked = trains ? batch : (uint64_t)job->eval_batches * batch,
              has = hd__data_sequences(f->data);
     double all = (double)(job->batch * job->steps) / (double)has;
+    const char *unread = trains || asked >= has ? NULL : unread_file(f, part, asked);
     hd__data_most_repeated(f->data, (double)(job->batch * job->steps), x, 1);
+    if (unread)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: eval.batches: an evaluation is over the first %llu of %llu sequences, none of which is of %s: "
+                "raise it to %llu, or name the files, as sets of data.val",
+                hd__job_where(job, "eval.batches"), (unsigned long long)asked, (unsigned long long)has, unread,
+                (unsigned long long)((has + batch - 1) / batch));
     if (asked > has)
         hd__log(
             HD_LOG_WARN, NULL,
@@ -206,6 +235,24 @@ static void warn_repeats(const struct hd__train_feed *f, int trains)
                 job->train.at[x->source].weight * (1 - x->share) / (x->times / 4 - x->share));
 }
 
+/* The tail that data.val_fraction holds out of files, one behind the other, may have whole ones in it. */
+static void say_held_out(const struct hd__data *d)
+{
+    uint64_t begins = 0, tokens;
+    uint32_t whole = 0, first = 0;
+    int skipped;
+    for (uint32_t k = 0; k < hd__data_files(d); k++, begins += tokens) {
+        hd__data_file(d, k, &tokens, &skipped);
+        if (k && begins >= hd__data_tokens(d) && !skipped && !whole++)
+            first = k;
+    }
+    char more[48];
+    snprintf(more, sizeof more, whole > 1 ? " and %u more files" : "", whole - 1);
+    if (whole)
+        hd__log(HD_LOG_INFO, NULL, "held out, and not trained on at all: %s%s",
+                hd__data_file(d, first, &tokens, &skipped), more);
+}
+
 int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, int tokens, struct hd_error *err)
 {
     struct hd__train_feed *f = NULL;
@@ -220,7 +267,10 @@ int32_t hd__train_feed_check(const struct hd__compiled *compiled, int32_t part, 
     if (!rc && tokens && (rc = hd__train_shards_scan(job, f->data, part == HD__FEED_TRAIN && job->on_error, err)))
         rc = fail_data(job, key, err);
     if (!rc && tokens)
-        warn_repeats(f, part == HD__FEED_TRAIN);
+        warn_repeats(f, part);
+    if (!rc && tokens && part == HD__FEED_TRAIN && is_tail(job, HD__FEED_VAL) && job->val_fraction > 0 &&
+        !job->train.weighted)
+        say_held_out(f->data);
     hd__train_feed_close(f);
     return rc;
 }

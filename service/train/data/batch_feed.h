@@ -8,8 +8,8 @@
 struct hd__train_feed;
 
 /* Parts of the data: what is trained on, data.test, and the sets of data.val from HD__FEED_VAL on, or in their place
- * the held-out tail of data.val_fraction. UNPACKED: what is trained on as if data.documents were not `pack`, to count
- * its tokens. */
+ * the held-out tail of data.val_fraction. UNPACKED: what is trained on as if data.documents were not `pack`, but
+ * `mask`, to count its tokens. */
 enum { HD__FEED_UNPACKED = -2, HD__FEED_TEST = -1, HD__FEED_TRAIN = 0, HD__FEED_VAL = 1 };
 /* Sets to evaluate on, at least 1. */
 static inline int32_t hd__train_feed_sets(const struct hd__job *job)

@@ -5,6 +5,7 @@
 
 #include "service/train/data/corpus.h"
 #include "service/train/data/passages.h"
+#include "service/train/data/token_origin.h"
 
 /* Tokens of a sample, and of each of its places. */
 enum { SAMPLE = 1 << 16, PLACE = 1 << 10 };
@@ -114,6 +115,38 @@ static void judge_repeated(const struct hd__passages *train, const struct hd__tr
             hd__train_feed_where(feed), 100 * (double)train->repeated / train->hashes.count, COMPARED);
 }
 
+/* Ends inside of documents, as where an index has a file of many as one. Turns of a conversation may end alike. */
+static void judge_ends(const struct hd__compiled *c, const struct hd__train_feed *feed)
+{
+    struct hd__job *job = c->job;
+    const struct hd__job_value *asked = hd__job_value_get(job, "data.eod"),
+                               *documents = hd__job_value_get(job, "data.documents");
+    const struct hd__data *data = hd__train_feed_data(feed);
+    const char *chat = hd__train_chat_template(c);
+    const int64_t length = job->seq_len;
+    const uint64_t sequences = HD__MIN(hd__data_sequences(data), (uint64_t)(4 * SAMPLE / length + 1));
+    struct hd_error unused = HD_ERROR_INIT;
+    long long inside = 0, between = 0, id;
+    if (!job->documents || (asked && strtoll(asked->text, NULL, 10) >= 0) || (chat && strcmp(chat, "plain") != 0) ||
+        (id = hd__train_eod(c, job->train.at[0].path)) < 0)
+        return;
+    int32_t *ids = hd__alloc((size_t)(3 * length) * sizeof *ids), *labels = ids + length, *at = labels + length;
+    for (uint64_t k = 0; k < sequences; k++) {
+        if (hd__data_read(data, k, ids, labels, 0, length, &unused) || hd__data_positions(data, k, at, &unused))
+            break;
+        for (int64_t i = 1; i < length; i++) {
+            inside += at[i] > 1 && ids[i - 1] == id; /* the first of a document may be a BOS */
+            between += !at[i];
+        }
+    }
+    free(ids);
+    if (inside >= 8 && inside > between)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.documents is %s: token %lld ends a document, and in a sample %lld of them lie inside of one, "
+                "where %lld documents end: attention crosses them: say data.eod: %lld",
+                documents->origin, documents->text, id, inside, between, id);
+}
+
 void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
 {
     struct hd__train_feed *train = NULL, *val = NULL;
@@ -123,6 +156,7 @@ void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
         return;
     struct frequencies of_train = count_tokens(c, hd__train_feed_data(train)), of_val;
     struct hd__passages passages = hd__passages_of(hd__train_feed_data(train), c->job->seq_len, COMPARED, 0), held_out;
+    judge_ends(c, train);
     if (!c->job->train.weighted) /* a mix reads some more often than others */
         judge_repeated(&passages, train);
     for (int32_t k = 0; k < hd__train_feed_sets(c->job) && evaluates; k++) {

@@ -112,6 +112,8 @@ static void *settings_of_bytes(const struct hd__compiled *c)
     return settings;
 }
 
+#define UNKNOWN_MAKER "so it is not known which tokenizer made the tokens"
+
 /* A file behind HTTP, by the plug-in that reads tokens there. */
 static json_t *fetch_json(const struct hd__compiled *c, const char *url)
 {
@@ -134,7 +136,7 @@ static json_t *fetch_json(const struct hd__compiled *c, const char *url)
         free(text);
     }
     if (rc == HD_E_IO)
-        hd__log(HD_LOG_WARN, NULL, "%s: so it is not known which tokenizer made the tokens", err.message);
+        hd__log(HD_LOG_WARN, NULL, "%s: " UNKNOWN_MAKER, err.message);
     free(bytes);
     if (data)
         ops->close(data);
@@ -160,9 +162,7 @@ static json_t *load_meta(const char *name)
     json_error_t why;
     json_t *meta = json_load_file(name, 0, &why);
     if (!meta && !access(name, F_OK))
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: %s: so it is not known which tokenizer made the tokens: write them again, or remove it", name,
-                why.text);
+        hd__log(HD_LOG_WARN, NULL, "%s: %s: " UNKNOWN_MAKER ": write them again, or remove it", name, why.text);
     return meta;
 }
 
@@ -180,6 +180,11 @@ static json_t *read_meta(const struct hd__compiled *c, const char *path)
     int matches = strstr(path, "://") ? found == (uint64_t)tokens
                                       : meta && tokens > 0 && st.st_size % tokens == 0 && st.st_size / tokens <= 8;
     if (meta && !matches) {
+        if (tokens > 0 && (found || !strstr(path, "://")))
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: its .meta.json is of %lld tokens, and this file has others: " UNKNOWN_MAKER
+                    ": write both again, or remove that",
+                    printable(c->job, path), (long long)tokens);
         json_decref(meta);
         meta = NULL;
     }
@@ -420,6 +425,30 @@ static void warn_chats(const struct hd__compiled *c, const struct made_files *fi
     }
 }
 
+/* `ordinary`: whether the id is one of text. */
+static int64_t find_eod(const struct hd__compiled *c, int32_t id, int *ordinary)
+{
+    const char *name = hd__train_tokenizer(c, NULL).name;
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__tokenizer t = {0};
+    struct hd__text text = {0};
+    int64_t own = -1;
+    if (name && !hd__tokenizer_open(c->plugins, c->host, NULL, name, &t, &unused))
+        own = hd__tokenizer_eod(&t);
+    if (own >= 0 && id >= 0 && id < t.info.vocab &&
+        !hd__tokenizer_decode(&t, &id, 1, HD_TOKENIZER_SKIP_SPECIAL, &text, &unused) && text.length)
+        *ordinary = text.at[strspn(text.at, " \t\r\n")] != 0;
+    hd__text_free(&text);
+    hd__tokenizer_close(&t);
+    return own;
+}
+
+int64_t hd__train_eod(const struct hd__compiled *c, const char *path)
+{
+    struct hd__token_file file = hd__train_token_file(c, hd__train_corpus_path(c->job, path));
+    return file.eod >= 0 ? file.eod : find_eod(c, -1, NULL);
+}
+
 /* An index says where documents end, as what is made of text has it, until data.eod is set. */
 static void warn_eod(const struct hd__compiled *c)
 {
@@ -427,21 +456,25 @@ static void warn_eod(const struct hd__compiled *c)
     const struct hd__job_value *asked = hd__job_value_get(job, "data.eod"),
                                *documents = hd__job_value_get(job, "data.documents");
     const int64_t id = asked ? strtoll(asked->text, NULL, 10) : -1;
-    struct hd_error unused = HD_ERROR_INIT;
-    struct hd__tokenizer t = {0};
+    int ordinary = 0;
     if (id < 0 || !documents || !strcmp(documents->text, "continue"))
         return;
     const char *name = hd__train_tokenizer(c, NULL).name;
-    int64_t own =
-        name && !hd__tokenizer_open(c->plugins, c->host, NULL, name, &t, &unused) ? hd__tokenizer_eod(&t) : -1;
-    hd__tokenizer_close(&t);
+    const int64_t own = find_eod(c, (int32_t)id, &ordinary);
     for (uint64_t i = 0, said = 0; i < job->train.count && !said; i++) {
         const char *path = job->train.at[i].path;
         struct hd__token_file file = hd__train_token_file(c, hd__train_corpus_path(job, path));
         char *prefix = hd__indexed_prefix(path), *index = hd__format("%s.idx", prefix);
         const int64_t end = file.eod >= 0 ? file.eod : own;
-        said = end >= 0 && end != id && (!access(index, F_OK) || hd__train_corpus_is_text(c, path));
-        if (said)
+        const int indexed = !access(index, F_OK) || hd__train_corpus_is_text(c, path);
+        said = end >= 0 && end != id && (indexed || ordinary);
+        if (said && !indexed)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: data.eod: %lld is a word or a part of one by %s, and %lld ends a document: documents of %s "
+                    "would end at each %lld",
+                    asked->origin, (long long)id, file.eod >= 0 ? file.tokenizer : name, (long long)end,
+                    printable(job, path), (long long)id);
+        else if (said)
             hd__log(
                 HD_LOG_WARN, NULL,
                 "%s: data.eod: %lld is not what ends a document by %s, %lld: documents of %s would end at each %lld "

@@ -18,6 +18,8 @@ struct hd__token_maker hd__train_tokenizer(const struct hd__compiled *compiled, 
 struct hd__token_maker hd__train_token_maker(const struct hd__compiled *compiled);
 /* By the .meta.json beside a file of tokens. */
 struct hd__token_file hd__train_token_file(const struct hd__compiled *compiled, const char *path);
+/* The token that ends a document by what made these tokens, else by the job's tokenizer; -1: it is not known. */
+int64_t hd__train_eod(const struct hd__compiled *compiled, const char *path);
 /* The chat template of data.train, as the job or what lies beside the tokens says: "plain" where its lines are prompts
  * and completions. NULL: none, or not known. */
 const char *hd__train_chat_template(const struct hd__compiled *compiled);

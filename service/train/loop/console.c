@@ -39,22 +39,6 @@ static void print_packing(const struct hd__data *d, struct hd__job *job)
                count_text((int64_t)cut, pieces), cut > 1 ? "are" : "is");
 }
 
-/* The tail that data.val_fraction holds out of files, one behind the other, may have whole ones in it. */
-static void print_held_out(const struct hd__data *d)
-{
-    uint64_t begins = 0, tokens;
-    uint32_t whole = 0;
-    int skipped;
-    for (uint32_t k = 0; k < hd__data_files(d); k++, begins += tokens) {
-        const char *path = hd__data_file(d, k, &tokens, &skipped);
-        if (k && begins >= hd__data_tokens(d) && !skipped && !whole++)
-            printf("held out, and not trained on at all: %s", path);
-    }
-    if (whole > 1)
-        printf(" and %u more files", whole - 1);
-    printf("%s", whole ? "\n" : "");
-}
-
 static void print_data(const struct hd__data *d, const struct hd__job *job)
 {
     struct hd__data_repeats x[6];
@@ -67,8 +51,6 @@ static void print_data(const struct hd__data *d, const struct hd__job *job)
     if (n > 1 && job->train.count > n)
         printf(", %" PRIu64 " more less often", job->train.count - n);
     printf(n == 1 ? ", seen %.3g times in all steps\n" : "\n", x->times);
-    if (job->val_fraction > 0 && !job->val.count && !job->train.weighted)
-        print_held_out(d);
 }
 
 /* Data, memory, transports and the place of a run. */

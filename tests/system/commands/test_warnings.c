@@ -39,6 +39,13 @@ static const struct {
     {"train llama.yaml --dry-run optimizer.lr=0", "command line: warning: optimizer.lr is 0: no parameter changes"},
     {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=21",
      "command line: warning: eval.every is above job.steps: nothing is evaluated"},
+    {"train llama.yaml --dry-run data.val=[\"low.txt\",\"high.txt\"] eval.every=2 eval.batches=1",
+     "command line: eval.batches: an evaluation is over the first 8 of 62 sequences, none of which is of high.txt: "
+     "raise it to 8, or name the files, as sets of data.val"},
+    {"train llama.yaml --dry-run model.vocab=1024 data.train=toks/stale.bin",
+     "warning: toks/stale.bin: its .meta.json is of "},
+    {"data merge toks/stale toks/a --to toks/merged",
+     "so it is not known which tokenizer made the tokens: write both again, or remove that"},
     {"train llama.yaml --dry-run data.val=[\"low.txt\",\"./corpus.txt\"] eval.every=2",
      "warning: command line: data.val: ./corpus.txt is a file that data.train has, too: it is not held out"},
     {"train llama.yaml --dry-run data.train=shards/ data.val=shards/a.bin data.format=bytes eval.every=2",
@@ -376,6 +383,12 @@ static const struct {
     {"train llama.yaml --dry-run model.vocab=320 data.train=toks/a.bin data.tokenizer=" TOKENIZER " "
      "data.documents=pack data.eod=300",
      "documents of toks/a.bin would end at each 300 in place of where its index says: leave it out"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=rows.bin data.tokenizer=" TOKENIZER " data.documents=mask "
+     "data.eod=300",
+     "data.eod: 300 is a word or a part of one by "},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=toks/ended.bin "
+     "data.documents=mask",
+     "warning: command line: data.documents is mask: token 0 ends a document, and in a sample "},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
      "warning: --ignore-eos has no effect: no token is known that ends a text"},
     {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
@@ -559,7 +572,8 @@ START_TEST(warnings)
                "head -c $((8 + $(od -An -tu8 -N8 model.safetensors))) model.safetensors > zeros && "
                "truncate -r model.safetensors zeros && mv zeros model.safetensors && "
                "cp -r . ../odd && sed -i 's/\"rms_norm_eps\": [0-9.e-]*/\"rms_norm_eps\": 0.5/; "
-               "s/\"rope_theta\": [0-9.e-]*/\"rope_theta\": 1.0/' ../odd/config.json"),
+               "s/\"rope_theta\": [0-9.e-]*/\"rope_theta\": 1.0/; "
+               "s/\"model_type\"/\"auto_map\": {\"AutoModelForCausalLM\": \"a.B\"}, &/' ../odd/config.json"),
         0);
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/a corpus.txt"), 0);
     ck_assert_int_eq(system("{ head -c 9000 toks/a.bin; head -c 9000 /dev/zero; } > tail.bin; for i in $(seq 200); do "
@@ -567,6 +581,15 @@ START_TEST(warnings)
                      0);
     write_file("lines.txt", "{\"text\": \"And the evening and the morning were the first day.\"}\n"
                             "{\"text\": \"And the evening and the morning were the second day.\"}\n");
+    ck_assert_int_eq(
+        system("for i in $(seq 99); do head -c $((50 * i)) corpus.txt | tail -c 50; echo; echo '<|endoftext|>'; "
+               "done > ended.txt"),
+        0);
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to toks/ended ended.txt"), 0);
+    ck_assert_int_eq(system("sed 's/<|endoftext|>/<|last|>/g' " TOKENIZER " > no-end.json && yes '{\"text\": \"The "
+                            "evening\\\\nThe morning\"}' | head -n 20 > escaped.jsonl"),
+                     0);
+    write_file("hot.jsonl", "{\"prompt\": \"a\", \"temperature\": 0}\n");
     write_file("blanks.jsonl", "{\"text\": \"\"}\n{\"text\": \"\"}\n{\"text\": \"\"}\n{\"text\": \"light\"}\n");
     ck_assert_int_eq(system("{ echo '<!DOCTYPE html>'; cat corpus.txt; } > page.txt && cp page.txt page.html"), 0);
     write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"use\": \"tree\"}, "
@@ -585,7 +608,8 @@ START_TEST(warnings)
                                 k ? "ask" : "talk", k ? "ask" : "talk"),
                     0);
     ck_assert_int_eq(system("for f in bin idx loss meta.json; do cp toks/talk.$f toks/other.$f; done && "
-                            "sed -i 's/chatml/mistral/' toks/other.meta.json"),
+                            "sed -i 's/chatml/mistral/' toks/other.meta.json && cp toks/a.meta.json "
+                            "toks/stale.meta.json && cp toks/ask.bin toks/stale.bin && cp toks/ask.idx toks/stale.idx"),
                      0);
     ck_assert_int_eq(system("mkdir own pairs"), 0);
     static const char *const arrays[] = {"own/ids.npy",       "own/labels.npy",  "pairs/ids.npy",

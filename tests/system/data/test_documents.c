@@ -76,6 +76,19 @@ START_TEST(evaluated_on_others)
 }
 END_TEST
 
+/* Long documents come first in a packing, and an evaluation of some has short ones, too. */
+START_TEST(evaluated_on_all_lengths)
+{
+    ck_assert_int_eq(system("for i in $(seq 400); do [ $i -gt 20 ] || head -c 190 corpus.txt | tr '\\n' ' '; echo "
+                            "light; done > lengths.txt"),
+                     0);
+    expect_code(
+        command_run("eval llama.yaml --random-weights data.val=lengths.txt eval.batches=4 --per-token all.jsonl " PACK),
+        0);
+    ck_assert_ptr_nonnull(strstr(read_file("all.jsonl"), "null, "));
+}
+END_TEST
+
 /* The three ways differ, and say what they are. */
 START_TEST(the_ways_differ)
 {
@@ -128,6 +141,7 @@ int main(void)
                                         {"experts", experts, 1},
                                         {"position and batches", position_and_batches, 1},
                                         {"evaluated on others", evaluated_on_others, 1},
+                                        {"evaluated on all lengths", evaluated_on_all_lengths, 1},
                                         {"the ways differ", the_ways_differ, 1},
                                         {"refusals", refusals, 1},
                                         {NULL, NULL, 0}};
