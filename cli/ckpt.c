@@ -247,6 +247,7 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     if (!rc)
         rc = check_tokenizer(r, hd__train_checkpointer_loaded(checkpointer)->tokens, at.step, err);
+    config.positions = hd__train_checkpointer_loaded(checkpointer)->positions;
     if (!rc)
         rc = hd__train_export(&session, &config, &written, err);
     if (!rc) {

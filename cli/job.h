@@ -64,6 +64,8 @@ struct hd__cli_weights {
     /* The tokenizer of the command's input; one that the weights were not trained with is named on standard error. */
     struct hd__token_maker tokens;
     uint32_t used_for; /* HD__DIFF_... */
+    uint32_t reserved;
+    int64_t positions; /* of a sequence that are used; those that were not trained are named */
 };
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section, and --random-weights beside other
  * weights. */

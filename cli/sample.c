@@ -96,9 +96,20 @@ static int32_t add_line(struct sample_request *r, const json_t *line, struct hd_
     return rc;
 }
 
+/* Options of other programs' requests; NULL: the line has none. */
+static const char *find_option(const json_t *line)
+{
+    static const char *const keys[] = {"temperature", "top_p", "top_k", "max_tokens", "max_new_tokens", "stop", "seed"};
+    for (size_t i = 0; i < HD__COUNT(keys); i++)
+        if (json_object_get(line, keys[i]))
+            return keys[i];
+    return NULL;
+}
+
 static int32_t read_lines(struct sample_request *r, char *text, size_t bytes, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
+    const char *idle = NULL;
     size_t number = 0;
     int32_t rc = HD_OK;
     for (char *at = text, *end = text + bytes, *next; at < end && !rc; at = next) {
@@ -110,6 +121,11 @@ static int32_t read_lines(struct sample_request *r, char *text, size_t bytes, st
         if (strspn(at, " \t\r\n") >= length)
             continue;
         json_t *line = json_loadb(at, length, 0, &parse_error);
+        if (!idle && (idle = find_option(line)))
+            hd__log(HD_LOG_WARN, NULL,
+                    "--prompt-file %s:%zu: %s is not read: --temperature, --max-new, --stop and the like are of all "
+                    "prompts",
+                    r->prompt_file, number, idle);
         rc = line ? add_line(r, line, &why) : hd_fail(&why, HD_E_INVALID, "not JSON: %s", parse_error.text);
         json_decref(line);
         if (rc)
@@ -188,13 +204,11 @@ static int load(struct sample_request *r, const struct hd__cli_job_arguments *ar
 
 /* The sequence that the longest prompt and its answer take, which every axis can cut; 0: the job's own. The slots of an
  * expert depend on the sequence's length, so a model with experts keeps it. */
-static int64_t shorter_sequence(const struct sample_request *r)
+static int64_t shorter_sequence(const struct sample_request *r, int64_t longest)
 {
     const struct hd__job *job = r->loaded.job;
-    int64_t longest = 0, step = SEQUENCE_STEP * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_TP], need;
-    for (uint32_t i = 0; i < r->prompts.count; i++)
-        longest = HD__MAX(longest, (int64_t)r->prompts.at[i].ids.count);
-    need = (longest + r->config.count + step - 1) / step * step;
+    int64_t step = SEQUENCE_STEP * job->mesh[HD_AXIS_CP] * job->mesh[HD_AXIS_TP],
+            need = (longest + r->config.count + step - 1) / step * step;
     return r->loaded.compiled->info.experts || need >= job->seq_len ? 0 : need;
 }
 
@@ -206,7 +220,11 @@ static void warn_prompts(const struct sample_request *r)
     const char *asked = r->text_flags.chat, *token = NULL;
     const char *what =
         trained && named && !strcmp(trained, named) ? "job's data.chat_template" : "chat template of data.train";
+    const char *theirs = trained ? NULL : hd__train_other_chat_template(r->loaded.compiled, asked);
     int cut = 0;
+    if (theirs)
+        hd__log(HD_LOG_WARN, NULL, "--chat %s: %s begins turns otherwise, and the model has seen no such prompt", asked,
+                theirs);
     if (asked && trained && strcmp(asked, trained) != 0)
         hd__log(HD_LOG_WARN, NULL, "--chat %s: the %s is %s, and the model has seen no such prompt", asked, what,
                 trained);
@@ -237,9 +255,14 @@ static int load_model(struct sample_request *r, const struct hd__cli_job_argumen
     int code = load(r, arguments, 0);
     if (!code && read_prompts(r, &err))
         code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
-    int64_t shorter = code ? 0 : shorter_sequence(r);
-    if (!code)
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < r->prompts.count; i++)
+        longest = HD__MAX(longest, (int64_t)r->prompts.at[i].ids.count);
+    int64_t shorter = code ? 0 : shorter_sequence(r, longest);
+    if (!code) {
+        r->weights.positions = HD__MIN(longest + r->config.count - 1, r->loaded.job->seq_len);
         warn_prompts(r);
+    }
     if (!shorter)
         return code;
     hd__cli_text_close(&r->text);

@@ -138,6 +138,8 @@ static int32_t read_requests(struct eval_request *r, struct hd_error *err)
     r->weights.tokens = hd__cli_text_maker(&r->loaded, &text);
     if (!rc)
         rc = hd__eval_requests_read(&r->requests, &text, r->loaded.job->seq_len, err);
+    for (uint32_t i = 0; i < r->requests.rows.count; i++)
+        r->weights.positions = HD__MAX(r->weights.positions, r->requests.rows.at[i].count);
     hd__cli_text_close(&text);
     return rc;
 }

@@ -258,6 +258,7 @@ static int32_t add_pair(struct hd__eval_requests *r, const struct hd__cli_text *
                      r->pool.count - split, (long long)seq_len);
     if (!rc)
         add_row(r, begin, r->pool.count, split, seq_len);
+    r->cut += !rc && r->pool.count - begin > (size_t)seq_len + 1;
     free(alone.at);
     free(all);
     return rc;
@@ -318,6 +319,11 @@ int32_t hd__eval_requests_read(struct hd__eval_requests *r, const struct hd__cli
     }
     if (!rc && !r->tokens.count)
         rc = hd_fail(err, HD_E_INVALID, "--requests %s: has no request", r->path);
+    if (!rc && r->cut)
+        hd__log(HD_LOG_WARN, NULL,
+                "--requests %s: %u of %u requests lose the beginning of their context, as the model sees the last %lld "
+                "tokens (data.seq_len)",
+                r->path, r->cut, r->tokens.count, (long long)seq_len);
     free(line);
     if (file)
         fclose(file);

@@ -21,6 +21,7 @@ struct hd__eval_requests {
     struct hd__ids pool;
     HD__ARRAY(struct hd__eval_row) rows;
     HD__ARRAY(int64_t) tokens; /* of each request: labels that count */
+    uint32_t cut, reserved;    /* requests whose context loses its beginning */
 };
 /* Reads and tokenizes the requests, and looks whether the answers can be written. Messages name file and line. */
 int32_t hd__eval_requests_read(struct hd__eval_requests *requests, const struct hd__cli_text *text, int64_t seq_len,

@@ -73,6 +73,11 @@ void hd__warn_unusual_config(const struct hd__compiled *c, struct hd__text *out)
     const struct hd__job_value *from = hd__job_value_get(c->job, "model.from");
     json_t *config = from && from->text && *from->text ? hd__train_model_config(c) : NULL;
     json_object_update_missing(config, json_object_get(config, "rope_parameters"));
+    if (json_object_get(json_object_get(config, "auto_map"), "AutoModelForCausalLM"))
+        hd__text_add(out,
+                     "%s: warning: model.from: its config.json has auto_map, by which transformers runs code of its "
+                     "folder: heddle does not, and computes it as any model of its model_type\n",
+                     from->origin);
     for (void *at = json_object_iter(config); at; at = json_object_iter_next(config, at)) {
         const char *path = hd__arena_format(&c->job->arena, "model.%s", json_object_iter_key(at));
         double number = json_number_value(json_object_iter_value(at));

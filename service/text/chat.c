@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
 
 /* A message is  open ROLE close header CONTENT end tail.  With `turns`, roles are shown by the tokens alone: a question
  * is  open CONTENT close, an answer  CONTENT end, without blanks behind it; the system's text precedes the last
@@ -58,6 +61,31 @@ int32_t hd__chat_check(const struct hd__tokenizer *t, const struct hd__chat_temp
 const char *hd__chat_open(const struct hd__chat_template *c)
 {
     return c->open;
+}
+
+/* Has a chat_template, which may be several by name, this text? */
+static int has_text(const json_t *chat_template, const char *text)
+{
+    const char *one = json_string_value(chat_template);
+    int found = one && strstr(one, text);
+    for (size_t i = 0; i < json_array_size(chat_template); i++)
+        found |= has_text(json_object_get(json_array_get(chat_template, i), "template"), text);
+    return found;
+}
+
+int hd__chat_file_lacks(const char *path, const char *text)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    size_t bytes = 0;
+    char *read = access(path, F_OK) ? NULL : hd__read_text(path, "chat template", 64 << 20, &bytes, &unused);
+    json_t *root = !read                          ? NULL
+                   : hd__ends_with(path, ".json") ? json_loadb(read, bytes, 0, NULL)
+                                                  : json_pack("{s:s%}", "chat_template", read, bytes);
+    const json_t *is = json_object_get(root, "chat_template");
+    int lacks = is && !json_is_null(is) && !has_text(is, text);
+    json_decref(root);
+    free(read);
+    return lacks;
 }
 
 int64_t hd__chat_stop(const struct hd__tokenizer *t, const struct hd__chat_template *c)

@@ -50,6 +50,8 @@ int32_t hd__chat_prompt(const struct hd__tokenizer *tokenizer, const struct hd__
                         const json_t *messages, struct hd__ids *ids, struct hd_error *err);
 /* The token that begins a turn; NULL: the template has none. */
 const char *hd__chat_open(const struct hd__chat_template *chat);
+/* Lacks the chat_template of this tokenizer_config.json, or file of its own, a text? 0 where there is none. */
+int hd__chat_file_lacks(const char *path, const char *text);
 /* The token that ends an answer; -1: the vocabulary has none. */
 int64_t hd__chat_stop(const struct hd__tokenizer *tokenizer, const struct hd__chat_template *chat);
 

@@ -14,6 +14,7 @@
 #include "core/program/param_file.h"
 #include "service/checkpoint/param_init.h"
 #include "service/checkpoint/safetensors.h"
+#include "service/text/chat.h"
 
 struct file_tensor {
     char *name; /* owned */
@@ -225,6 +226,12 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     if (!rc && (key = hd__train_export_differs(root, &c->info, &says, &is)))
         hd__log(HD_LOG_WARN, NULL, "%s: model-%s writes %s %lld, and its `info` says %lld: correct its config_json",
                 path, c->model_choice.component->name, key, (long long)says, (long long)is);
+    says = json_integer_value(json_object_get(root, "n_positions")); /* GPT-2's, which are learned */
+    if (!rc && e->config->positions && says > e->config->positions)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: n_positions is %lld, and the run did not train positions from %lld on (data.seq_len): these are "
+                "as they were drawn",
+                path, (long long)says, (long long)e->config->positions);
     if (!rc)
         json_object_set_new(root, "torch_dtype", json_string(torch_dtype));
     if (!rc && json_dumpf(root, file, JSON_INDENT(2)))
@@ -383,37 +390,37 @@ static void free_files(struct export *e)
 
 /* ---- the chat template that goes with the weights */
 
-/* Has a chat_template, which may be several by name, this text? */
-static int has_text(const json_t *chat_template, const char *text)
+/* transformers' GPT2Config, say, has 50256 whatever the vocabulary. */
+static void warn_ends(const struct export *e)
 {
-    const char *one = json_string_value(chat_template);
-    int found = one && strstr(one, text);
-    for (size_t i = 0; i < json_array_size(chat_template); i++)
-        found |= has_text(json_object_get(json_array_get(chat_template, i), "template"), text);
-    return found;
+    const int64_t vocab = e->session->compiled->info.vocab;
+    char *path = hd__format("%s/generation_config.json", e->config->folder);
+    json_t *root = json_load_file(path, 0, NULL), *ends = json_array(), *is = json_object_get(root, "eos_token_id");
+    if (json_array_extend(ends, is))
+        json_array_append(ends, is);
+    for (size_t i = 0; i < json_array_size(ends); i++)
+        if (json_integer_value(json_array_get(ends, i)) >= vocab)
+            hd__log(
+                HD_LOG_WARN, NULL,
+                "%s: eos_token_id has %lld, and the vocabulary is of %lld: no text ends there: write the tokenizer's",
+                path, (long long)json_integer_value(json_array_get(ends, i)), (long long)vocab);
+    json_decref(ends);
+    json_decref(root);
+    free(path);
 }
 
 static void warn_chat_template(const struct export *e)
 {
     for (uint32_t i = 0; i < e->names.count; i++) {
         const char *name = e->names.at[i], *source = e->sources.at[i];
-        int config = !strcmp(name, "tokenizer_config.json");
-        if (!e->config->turn || (!config && strcmp(name, "chat_template.jinja") != 0))
+        if (!e->config->turn ||
+            (strcmp(name, "tokenizer_config.json") != 0 && strcmp(name, "chat_template.jinja") != 0))
             continue;
-        struct hd_error unused = HD_ERROR_INIT;
-        size_t bytes = 0;
-        char *text = hd__read_text(source, "chat template", 64 << 20, &bytes, &unused);
-        json_t *root = !text    ? NULL
-                       : config ? json_loadb(text, bytes, 0, NULL)
-                                : json_pack("{s:s%}", "chat_template", text, bytes);
-        const json_t *is = json_object_get(root, "chat_template");
-        if (is && !json_is_null(is) && !has_text(is, e->config->turn))
+        if (hd__chat_file_lacks(source, e->config->turn))
             hd__log(HD_LOG_WARN, NULL,
                     "%s/%s: its chat_template, as that of %s, has no %s, with which a turn begins in data.train: write "
                     "there the one that the model was trained with",
                     e->config->folder, name, source, e->config->turn);
-        json_decref(root);
-        free(text);
     }
 }
 
@@ -502,7 +509,7 @@ int32_t hd__train_export(struct hd__train_session *s, const struct hd__train_exp
     if (rc)
         remove_files(&e);
     else
-        name_files(&e, written), warn_chat_template(&e);
+        name_files(&e, written), warn_chat_template(&e), warn_ends(&e);
     free_files(&e);
     return rc;
 }

@@ -14,8 +14,9 @@ struct hd__train_export_config {
                                none */
     const int32_t *ends;    /* tokens that end a text, for a generation_config.json where no source has one */
     size_t n_ends;
-    int64_t stop;     /* the token that ends an answer, which is added to a source's generation_config.json; -1: none */
-    const char *turn; /* that begins a turn: a chat_template without it gets a warning; NULL: it is not known */
+    int64_t stop; /* the token that ends an answer, which is added to a source's generation_config.json; -1: none */
+    int64_t positions; /* that were trained; 0: it is not known */
+    const char *turn;  /* that begins a turn: a chat_template without it gets a warning; NULL: it is not known */
 };
 
 /* Refuses a folder that cannot be made or written, or has one of the files that would be written. */

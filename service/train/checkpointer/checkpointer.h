@@ -33,6 +33,7 @@ struct hd__train_loaded {
     char run[HD__RUN_ID];          /* "": it does not say */
     char saved_on[160];            /* ", saved on dp_shard 4", or "" where it was this mesh */
     struct hd__token_maker tokens; /* the tokenizer of the tokens that it was trained on */
+    int64_t positions;             /* that a run from scratch trained; 0: it is not known */
     int in_memory;                 /* it was a copy of checkpoint.peers */
 };
 

@@ -176,6 +176,14 @@ static int32_t check_weights(const struct hd__train_checkpointer *k, const char 
     return HD_E_INVALID;
 }
 
+/* Weights of model.from may know more of them. */
+static int64_t trained_positions(const json_t *state)
+{
+    const json_t *model = json_object_get(json_object_get(state, "job"), "model");
+    const char *from = json_string_value(json_object_get(model, "from"));
+    return from && *from ? 0 : hd__train_resume_saved_int(state, "data", "seq_len", 0);
+}
+
 int32_t hd__checkpointer_read(struct hd__train_checkpointer *k, const char *name, const char *weights,
                               struct hd__train_progress *progress, struct hd_error *err)
 {
@@ -211,6 +219,7 @@ int32_t hd__checkpointer_read(struct hd__train_checkpointer *k, const char *name
         hd__checkpointer_use_state(k, hd__ckpt_state(ckpt), hd__ckpt_step(ckpt), progress);
     snprintf(k->loaded.run, sizeof k->loaded.run, "%s", hd__ckpt_run_id(ckpt));
     k->loaded.tokens = hd__token_maker_saved(k->s->compiled->job, hd__ckpt_state(ckpt));
+    k->loaded.positions = trained_positions(hd__ckpt_state(ckpt));
     hd__ckpt_close(ckpt);
     return rc;
 }

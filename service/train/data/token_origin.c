@@ -8,6 +8,7 @@
 
 #include "core/base/file.h"
 #include "core/base/option.h"
+#include "service/text/chat.h"
 #include "service/text/indexed.h"
 #include "service/text/tokenize.h"
 #include "service/text/tokenizer.h"
@@ -301,6 +302,17 @@ const char *hd__train_chat_template(const struct hd__compiled *c)
     return found;
 }
 
+const char *hd__train_other_chat_template(const struct hd__compiled *c, const char *chat)
+{
+    static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json"};
+    const struct hd__chat_template *t = chat ? hd__chat_find(chat) : NULL;
+    const char *folder = hd__is_folder(c->info.weights) ? c->info.weights : NULL, *path;
+    for (size_t i = 0; i < HD__COUNT(names) && folder && t && hd__chat_open(t); i++)
+        if (!access(path = hd__arena_format(&c->job->arena, "%s/%s", folder, names[i]), F_OK))
+            return hd__chat_file_lacks(path, hd__chat_open(t)) ? path : NULL; /* the first counts */
+    return NULL;
+}
+
 /* ---- checks */
 
 static int32_t compare_files(const struct hd__compiled *c, const struct made_files *files, struct hd_error *err)
@@ -405,8 +417,14 @@ static void warn_from(const struct hd__compiled *c, const struct made_files *fil
 static void warn_chats(const struct hd__compiled *c, const struct made_files *files)
 {
     struct hd__job *job = c->job;
-    const char *asked = job->data_chat_template && hd__train_corpus_has_text(c) ? hd__train_chat_template(c) : NULL;
+    const char *trained = hd__train_chat_template(c), *theirs = hd__train_other_chat_template(c, trained),
+               *asked = job->data_chat_template && hd__train_corpus_has_text(c) ? trained : NULL;
     struct made first = {.key = "the text", .chat = asked};
+    if (theirs)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: model.from: the chat template of data.train is %s, and %s begins turns otherwise: its weights may "
+                "know that one alone",
+                hd__job_where(job, "model.from"), trained, theirs);
     for (uint32_t i = 0; i < files->list.count; i++) {
         const struct made *m = &files->list.at[i];
         if (!m->chat || !strcmp(m->chat, "plain"))

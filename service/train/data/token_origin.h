@@ -23,6 +23,9 @@ int64_t hd__train_eod(const struct hd__compiled *compiled, const char *path);
 /* The chat template of data.train, as the job or what lies beside the tokens says: "plain" where its lines are prompts
  * and completions. NULL: none, or not known. */
 const char *hd__train_chat_template(const struct hd__compiled *compiled);
+/* The chat_template of model.from's folder, where it does not begin turns as this one does; NULL: it does, or there is
+ * none. */
+const char *hd__train_other_chat_template(const struct hd__compiled *compiled, const char *chat);
 int hd__token_makers_differ(struct hd__token_maker a, struct hd__token_maker b); /* 0 where one is not known */
 
 /* A checkpoint's "tokenizer". NULL: not known. */

@@ -468,7 +468,18 @@ START_TEST(export_of_conversations)
         int said = strstr(c->err, "warning: talk-0/tokenizer_config.json: its chat_template, as that of talk-model/"
                                   "tokenizer_config.json, has no <|im_start|>, with which a turn begins in") != NULL;
         ck_assert_msg(said == !k && (k == 0 || !strstr(c->err, "chat_template")), "%s", c->err);
+        for (int samples = 0; samples < 2; samples++) {
+            c = samples ? command_run("sample llama.yaml model={\"use\":\"transformer\",\"from\":\"talk-model\"} "
+                                      "--chat chatml --prompt a --max-new 1")
+                        : command_run("train %s job.name=tuned-talk --dry-run", words);
+            said = strstr(c->err, "talk-model/tokenizer_config.json begins turns otherwise") != NULL;
+            ck_assert_msg(!c->code && said == !k, "%s", c->err);
+        }
     }
+    write_file("talk-model/generation_config.json", "{\"eos_token_id\": 50256}");
+    expect_says(
+        command_run("ckpt export %s --to talk-2", words),
+        "warning: talk-2/generation_config.json: eos_token_id has 50256, and the vocabulary is of 1024: no text ");
 }
 END_TEST
 

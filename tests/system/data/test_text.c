@@ -292,6 +292,10 @@ START_TEST(answers_requests)
     expect_code(command_run("eval llama.yaml " BYTES "--tokenizer none --requests asked.jsonl --to ids.jsonl"), 0);
     line = read_file("ids.jsonl");
     ck_assert_msg(strstr(line, "\"tokens\": 3}\n{") != NULL && !strncmp(line, strchr(line, '\n') + 1, 40), "%s", line);
+    write_file("asked.jsonl", "{\"context\": \"the cat sat on a mat and the dog ran away\", \"continuation\": \"zz\"}\n"
+                              "{\"text\": \"the cat sat on a mat and the dog ran away from it all\"}\n");
+    expect_says(command_run(ASK "cut.jsonl"),
+                "warning: --requests asked.jsonl: 1 of 2 requests lose the beginning of ");
     write_file("asked.jsonl", "{\"context\": \"a\", \"continuation\": \"b\"}\n\n{\"context\": \"a\"}\n");
     c = command_run(ASK "none.jsonl");
     expect_code(c, 2);
