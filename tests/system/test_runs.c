@@ -384,10 +384,31 @@ END_TEST
 START_TEST(another_optimizer)
 {
     train(&some, "adam", "llama.yaml checkpoint={} job.steps=2");
+    run_says(
+        0,
+        "warning: command line: the optimizer state of checkpoint step-00000002 is discarded (exp_avg, "
+        "exp_avg_sq): optimizer.use was adamw",
+        "train llama.yaml job.name=adam checkpoint={} job.steps=3 optimizer={\"use\":\"sgd\",\"lr\":0.1} --dry-run");
     run_says(0,
              "warning: command line: the optimizer state of checkpoint step-00000002 is discarded (exp_avg, "
              "exp_avg_sq): optimizer.use was adamw",
              "train llama.yaml job.name=adam checkpoint={} job.steps=3 optimizer={\"use\":\"sgd\",\"lr\":0.1}");
+}
+END_TEST
+
+START_TEST(newest_of_another_job)
+{
+#define MINE "llama.yaml checkpoint={} data.val_fraction=0.1 eval.batches=1 job.name=mine"
+    train(&some, "mine", "llama.yaml checkpoint={} job.steps=2");
+    train(&some, "theirs", "llama.yaml checkpoint={} job.steps=4");
+    struct command *c = command_run("eval " MINE);
+    ck_assert_msg(!c->code && !strstr(c->err, "saved it"), "%s", c->err);
+    ck_assert(!system("cp -r runs/theirs/checkpoints/step-00000004 runs/mine/checkpoints/"));
+    run_says(
+        0,
+        "command line: step-00000004 is the newest checkpoint of runs/mine/checkpoints, and job theirs saved it; the "
+        "newest of job mine is step-00000002: --checkpoint step-00000002 takes it",
+        "eval " MINE);
 }
 END_TEST
 
@@ -479,6 +500,7 @@ int main(void)
                                         {"another job", another_job, 1},
                                         {"another folder", another_folder, 1},
                                         {"another optimizer", another_optimizer, 1},
+                                        {"newest of another job", newest_of_another_job, 1},
                                         {"stopped overwriting", stopped_overwriting, 1},
                                         {"after its end", after_its_end, 1},
                                         {NULL, NULL, 0}};

@@ -72,6 +72,9 @@ int32_t hd__checkpointer_check_replicas(const struct hd__train_checkpointer *k, 
 /* The words for a damaged or incomplete checkpoint, which is kept: they name another. Returns rc, or HD_E_CORRUPT. */
 int32_t hd__checkpointer_mention_others(const struct hd__train_checkpointer *k, const char *name, int32_t rc,
                                         const char *weights, struct hd_error *err);
+/* State that this job's optimizer and strategies have no use for. */
+void hd__checkpointer_say_discarded(const struct hd__train_checkpointer *k, const char *name,
+                                    const struct hd__ckpt *ckpt, const struct hd__ckpt_train_state *state);
 /* The keys that explain why tensors do not fit: "model." or "optimizer.". */
 const char *hd__checkpointer_misfit(const struct hd__ckpt *ckpt, const struct hd__ckpt_train_state *state);
 /* A path: its folder is the storage, "" for the job's own, and its last component the name. */

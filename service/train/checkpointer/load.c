@@ -119,9 +119,8 @@ static const char *average_of(const char *group)
     return !strncmp(group, "strategy-", 9) && strcmp(group + 9, "ranks") != 0 ? group + 9 : NULL;
 }
 
-/* State that this job's optimizer and strategies have no use for. */
-static void say_discarded(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
-                          const struct hd__ckpt_train_state *state)
+void hd__checkpointer_say_discarded(const struct hd__train_checkpointer *k, const char *name,
+                                    const struct hd__ckpt *ckpt, const struct hd__ckpt_train_state *state)
 {
     struct hd__text groups = {0};
     uint32_t n;
@@ -213,7 +212,7 @@ int32_t hd__checkpointer_read(struct hd__train_checkpointer *k, const char *name
         hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, weights != NULL,
                                   k->s->weights_for);
     if (!rc && k->s->env->rank == 0 && !weights)
-        say_discarded(k, name, ckpt, &state);
+        hd__checkpointer_say_discarded(k, name, ckpt, &state);
     hd__ckpt_train_state_free(&state);
     if (!rc)
         hd__checkpointer_use_state(k, hd__ckpt_state(ckpt), hd__ckpt_step(ckpt), progress);
@@ -309,6 +308,43 @@ static void say_better(const struct hd__train_checkpointer *k, const char *newes
                 best);
 }
 
+static const char *saver_of(const struct hd__ckpt *ckpt)
+{
+    const json_t *job = json_object_get(json_object_get(hd__ckpt_state(ckpt), "job"), "job");
+    const char *name = json_string_value(json_object_get(job, "name"));
+    return name ? name : "";
+}
+
+/* A checkpoint that was copied from another job's folder may be the newest, before this job's own. */
+static void say_other_job(const struct hd__train_checkpointer *k, const char *newest)
+{
+    struct hd__job *job = k->s->compiled->job;
+    struct hd_error unused = HD_ERROR_INIT;
+    const char *saver = NULL;
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
+    char name[32];
+    if (k->s->env->rank || hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
+        return;
+    for (int more = 1; n-- && more;) {
+        struct hd__ckpt *ckpt = NULL;
+        hd__ckpt_step_name(steps[n], name);
+        if (hd__ckpt_open(&k->store, name, &ckpt, &unused))
+            continue;
+        const int mine = !strcmp(saver_of(ckpt), job->name);
+        if (!strcmp(name, newest))
+            saver = hd__arena_strdup(&job->arena, saver_of(ckpt));
+        more = saver && *saver && strcmp(saver, job->name) != 0 && !mine;
+        if (mine && strcmp(name, newest) != 0)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %s is the newest checkpoint of %s, and job %s saved it; the newest of job %s is %s: "
+                    "--checkpoint %s takes it",
+                    hd__job_where(job, "job.name"), newest, k->dir, saver, job->name, name, name);
+        hd__ckpt_close(ckpt);
+    }
+    free(steps);
+}
+
 void hd__train_checkpointer_continue(struct hd__train_checkpointer *k, const char *run)
 {
     k->only_run = run;
@@ -331,7 +367,9 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
         return hd__checkpointer_load_newest(k, progress, err);
     if (rc == HD_E_NOTFOUND)
         return HD_OK;
-    if (!rc)
+    if (!rc) {
         say_better(k, name);
+        say_other_job(k, name);
+    }
     return rc ? rc : load_named(k, name, weights, progress, err);
 }

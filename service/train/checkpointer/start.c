@@ -74,6 +74,7 @@ static int32_t look_at(struct hd__train_checkpointer *k, const char *name, struc
                                            0, err);
     if (!rc) {
         hd__train_resume_diff_log(k->s->compiled, name, hd__ckpt_state(ckpt), &k->data, 0, 0);
+        hd__checkpointer_say_discarded(k, name, ckpt, &state);
         k->loaded.step = hd__ckpt_step(ckpt);
     }
     hd__ckpt_train_state_free(&state);
