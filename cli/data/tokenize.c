@@ -64,7 +64,7 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     if (lock == -1)
         return hd_fail(err, HD_E_INVALID, "%s.lock: %s writes these files: wait for its end, or name another --to",
                        c->prefix, holder);
-    hd__tokenize_warn_of_pages(c->corpus);
+    hd__tokenize_warn_of_files(c->corpus);
     rc = hd__tokenize(c, &state, err);
     hd__prefix_unlock(c->prefix, lock);
     hd__tokenize_print_end(&print);

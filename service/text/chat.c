@@ -224,10 +224,11 @@ static int32_t read_weight(const json_t *value, size_t i, int *counts, struct hd
 /* Flags of other trainers, whose word for it "weight" is here. */
 static int32_t check_flags(const json_t *value, size_t i, int counts, struct hd_error *err)
 {
-    static const char *const flags[] = {"train", "training"};
+    static const char *const flags[] = {"train", "training", "trainable", "loss", "loss_scale"}; /* ms-swift's */
     for (size_t k = 0; k < HD__COUNT(flags); k++) {
         const json_t *flag = json_object_get(value, flags[k]);
-        if (json_is_boolean(flag) && json_is_true(flag) != counts)
+        int off = json_is_false(flag) || (json_is_number(flag) && json_number_value(flag) == 0);
+        if ((off && counts) || (k < 2 && json_is_true(flag) && !counts))
             return hd_fail(err, HD_E_UNSUPPORTED,
                            "messages[%zu].%s: is not read: the loss counts each message of an assistant, but for one "
                            "with \"weight\": 0: write that instead",

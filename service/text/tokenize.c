@@ -1,6 +1,7 @@
 /* Batches of documents in a ring: the caller's thread fills and writes them, workers encode. */
 #include "service/text/tokenize.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <iconv.h>
 #include <inttypes.h>
@@ -45,6 +46,8 @@ struct tokenize {
     struct hd__tokenize_state state;
     double began, flushed;
     uint64_t flushed_tokens, empty; /* empty: answers, or texts, since it began or went on */
+    uint64_t feeds, escaped;        /* JSON lines that have a line feed, and those that have a backslash and an n */
+    uint32_t separators, reserved;  /* lines of text that are SEPARATOR alone */
 
     pthread_mutex_t mutex; /* of what follows, and of the states of batches */
     pthread_cond_t work, ready;
@@ -197,13 +200,47 @@ static int is_page(const char *path)
     return !strncasecmp(at, "<!doctype html", 14) || !strncasecmp(at, "<html", 5);
 }
 
-void hd__tokenize_warn_of_pages(const struct hd__corpus *corpus)
+/* The file that this one was packed from, which is named just before it; NULL: none. */
+static const char *find_unpacked(const struct hd__corpus *corpus, uint32_t file)
 {
-    const char *page = NULL;
+    for (uint32_t i = file; i-- && file - i <= 2;) {
+        const char *path = corpus->files.at[i].path, *packed = corpus->files.at[file].path;
+        const size_t n = strlen(path);
+        if (!strncmp(packed, path, n) && (!strcmp(packed + n, ".gz") || !strcmp(packed + n, ".zst")))
+            return path;
+    }
+    return NULL;
+}
+
+/* Descriptions of the data, in a folder or a pattern. */
+static int is_card(const struct hd__corpus *corpus, const struct hd__corpus_file *f)
+{
+    return strcmp(corpus->sources.at[f->source], f->path) != 0 &&
+           (hd__ends_with(f->path, "/README.md") || hd__ends_with(f->path, "/LICENSE.txt") ||
+            hd__ends_with(f->path, "/LICENSE.md"));
+}
+
+void hd__tokenize_warn_of_files(const struct hd__corpus *corpus)
+{
+    const char *page = NULL, *card = NULL, *lines = NULL, *twice = NULL, *unpacked;
     uint32_t pages = 0;
-    for (uint32_t i = 0; i < corpus->files.count; i++)
-        if (!corpus->files.at[i].lines && is_page(corpus->files.at[i].path) && !pages++)
-            page = corpus->files.at[i].path;
+    for (uint32_t i = 0; i < corpus->files.count; i++) {
+        const struct hd__corpus_file *f = &corpus->files.at[i];
+        if (!f->lines && is_page(f->path) && !pages++)
+            page = f->path;
+        card = !card && is_card(corpus, f) ? f->path : card;
+        lines = !lines && f->lines ? f->path : lines;
+        if (!twice && (unpacked = find_unpacked(corpus, i)) && (twice = f->path))
+            hd__log(
+                HD_LOG_WARN, NULL,
+                "%s: %s is there, too, and both are read, so their documents twice an epoch: name one, or remove it",
+                twice, unpacked);
+    }
+    if (card && lines)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: is text that is trained on, beside %s: is it what describes the data? A pattern (*.jsonl) leaves "
+                "it out",
+                card, lines);
     if (pages)
         hd__log(
             HD_LOG_WARN, NULL,
@@ -302,6 +339,26 @@ static void trim(struct batch *b)
     b->text.length = b->ids.count = 0;
 }
 
+#define SEPARATOR "<|endoftext|>"
+
+static void look_at(struct tokenize *t, const struct hd__document *d)
+{
+    static const char separator[] = "\n" SEPARATOR "\n";
+    const char *end = d->text + d->bytes, *at = d->text;
+    int feeds = 0, escaped = 0;
+    if (!d->bytes)
+        return;
+    for (; !d->line && t->separators < 10 && (at = memmem(at, (size_t)(end - at), separator, sizeof separator - 1));
+         at++)
+        t->separators++;
+    for (; d->line && (at = memchr(at, '\\', (size_t)(end - at))) && end - at > 3; at += 2) {
+        feeds |= at[1] == 'n';
+        escaped |= at[1] == '\\' && at[2] == 'n' && !islower((unsigned char)at[3]); /* no \nabla */
+    }
+    t->feeds += (uint64_t)feeds;
+    t->escaped += (uint64_t)escaped;
+}
+
 /* *found: it has documents. */
 static int32_t fill(struct tokenize *t, struct batch *b, int *found, struct hd_error *err)
 {
@@ -313,6 +370,7 @@ static int32_t fill(struct tokenize *t, struct batch *b, int *found, struct hd_e
         rc = hd__documents_next(t->documents, &d, &more, err);
         if (rc || !more)
             break;
+        look_at(t, &d);
         hd__push(&b->items, (struct item){.document = d, .text_at = b->text.length});
         hd__text_add_bytes(&b->text, d.text, d.bytes);
     }
@@ -555,11 +613,21 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
     return rc;
 }
 
-static void warn_empty(const struct tokenize *t)
+static void warn_texts(const struct tokenize *t)
 {
     const struct hd__tokenize_config *c = t->config;
     const char *source = c->corpus->sources.at[0];
     unsigned long long empty = t->empty, all = t->done.size.documents;
+    if (t->separators >= 10 && hd__tokenizer_find(c->tokenizer, SEPARATOR) < 0)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: has lines of " SEPARATOR ", which is no token of %s and becomes pieces of text: put there what "
+                "ends a document by it, or make each document a line of JSON",
+                source, c->tokenizer->path);
+    if (!t->feeds && t->escaped >= 10 && 2 * t->escaped > all)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %llu of %llu documents have \\n as a backslash and an n, and none has a line feed: was their JSON "
+                "escaped twice?",
+                source, (unsigned long long)t->escaped, all);
     if (2 * empty <= all)
         return;
     if (c->chat)
@@ -587,7 +655,7 @@ int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokeni
         rc = run(t, err);
     stop_threads(t);
     if (!rc)
-        warn_empty(t);
+        warn_texts(t);
     int none = !rc && !t->done.size.documents && (t->done.left_out || !config->overwrite);
     if (none)
         hd__tokenize_progress_remove(config);

@@ -46,8 +46,9 @@ struct hd__tokenize_config {
 
 /* Is each file text, by its beginning? The failure is the one that hd__tokenize would come to. */
 int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err);
-/* Warns of files of text that are HTML pages, by their beginning, where their names do not say so. */
-void hd__tokenize_warn_of_pages(const struct hd__corpus *corpus);
+/* Warns of files of text that are HTML pages, by their beginning, where their names do not say so; of those that a
+ * folder has packed, too; and of its README.md among JSON lines. */
+void hd__tokenize_warn_of_files(const struct hd__corpus *corpus);
 /* The caller has the prefix's lock. HD_E_INVALID: a bad document, a mismatch with what was begun. *state (may be NULL)
  * is what was done in all. No documents are no files (with overwrite: where all were left out). */
 int32_t hd__tokenize(const struct hd__tokenize_config *config, struct hd__tokenize_state *state, struct hd_error *err);

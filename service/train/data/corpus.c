@@ -315,7 +315,7 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
     if (!rc && !valid && c->how != HD__CORPUS_LOOK)
         rc = hd__tokenize_look(&cache.corpus, err);
     if (!rc && !valid && c->how != HD__CORPUS_LOOK)
-        hd__tokenize_warn_of_pages(&cache.corpus);
+        hd__tokenize_warn_of_files(&cache.corpus);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {
         rc = hd__token_cache_make(&cache, err);
         valid = !rc;

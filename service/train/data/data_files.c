@@ -242,11 +242,6 @@ static const char *find_part(const char *path, const char *const *words, size_t 
     return NULL;
 }
 
-static int has_lines_name(const char *path)
-{
-    return strstr(path, ".jsonl") || strstr(path, ".ndjson") || strstr(path, ".json");
-}
-
 /* Parts of one set of data that a folder or a pattern has taken together: to train on, and held out. */
 static void warn_parts(struct hd__job *job, const struct file_ids *files)
 {
@@ -254,12 +249,10 @@ static void warn_parts(struct hd__job *job, const struct file_ids *files)
         return;
     static const char *const train[] = {"train", "training"}, *const held_out[] = {"validation", "valid", "val", "dev",
                                                                                    "test"};
-    const char *where = hd__job_where(job, "data.train"), *of_train = NULL, *card = NULL, *lines = NULL;
+    const char *of_train = NULL;
     for (uint32_t i = 0; i < files->list.count; i++) {
         const char *path = files->list.at[i].path, *word = find_part(path, train, HD__COUNT(train));
         of_train = of_train || !word ? of_train : path;
-        card = hd__ends_with(path, "/README.md") ? path : card;
-        lines = has_lines_name(path) ? path : lines;
     }
     for (uint32_t i = 0; i < files->list.count && of_train; i++) {
         const char *path = files->list.at[i].path, *word = find_part(path, held_out, HD__COUNT(held_out)),
@@ -270,15 +263,9 @@ static void warn_parts(struct hd__job *job, const struct file_ids *files)
             HD_LOG_WARN, NULL,
             "%s: data.train: by their names %s is to train on and %s is held out, and both are trained on: name the "
             "first in data.train, and this one in data.val or data.test",
-            where, of_train, path);
+            hd__job_where(job, "data.train"), of_train, path);
         break;
     }
-    if (card && lines)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train: %s is text that is trained on, beside %s: is it what describes the data? A pattern "
-                "(*.jsonl) "
-                "leaves it out",
-                where, card, lines);
 }
 
 /* Files that two of data.train, the sets of data.val and data.test have in common. */

@@ -412,6 +412,14 @@ static const struct {
     {"train llama.yaml --dry-run job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.9999}]",
      "command line: warning: strategies.ema.decay: after the 100 steps of the job 99 % of the average are still the "
      "initial weights: lower it; 0.955 leaves 1 % of them"},
+    {"data tokenize --tokenizer no-end.json --to toks/bare ended.txt",
+     "warning: ended.txt: has lines of <|endoftext|>, which is no token of no-end.json and becomes pieces of text"},
+    {"data tokenize --tokenizer " TOKENIZER " --to toks/escaped escaped.jsonl",
+     "escaped.jsonl: 20 of 20 documents have \\n as a backslash and an n, and none has a line feed: was their JSON"},
+    {"sample llama.yaml --random-weights --max-new 1 --prompt-file hot.jsonl",
+     "warning: --prompt-file hot.jsonl:1: temperature is not read: --temperature, --max-new, --stop and the like are"},
+    {"check llama.yaml model={\"use\":\"transformer\",\"from\":\"odd\"} data.seq_len=8",
+     "command line: warning: model.from: its config.json has auto_map, by which transformers runs code of its folder"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"chars.npy\"]",
      "warning: command line: data.train: corpus.txt is read as bytes, and the ids of chars.npy begin at 0 and end "
      "below "
@@ -454,7 +462,11 @@ static const struct {
      "data.train: by their names parts/train-0.txt is to train on and parts/validation-0.txt is held out, and both "
      "are"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
-     "data.train: parts/README.md is text that is trained on, beside parts/more.jsonl: is it what describes the data?"},
+     "warning: parts/README.md: is text that is trained on, beside parts/more.jsonl: is it what describes the data?"},
+    {"data tokenize --tokenizer " TOKENIZER " --to toks/parts parts",
+     "warning: parts/README.md: is text that is trained on, beside parts/more.jsonl: is it what describes the data?"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
+     "warning: parts/more.jsonl.gz: parts/more.jsonl is there, too, and both are read"},
     {"train llama.yaml --dry-run data.train=returns.txt data.val=turned.txt eval.every=2",
      "% of data.train and none of data.val (of samples of 65536): are both of one tokenizer, with the same ends of"},
     {"eval llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes data.train=sevens.txt "
@@ -559,7 +571,8 @@ START_TEST(warnings)
                "awk 'NR % 40 < 8' corpus.txt > drawn.txt && cat corpus.txt low.txt corpus.txt > twice.txt "
                "&& mkdir parts && "
                "cp low.txt parts/train-0.txt && cp copy.txt parts/validation-0.txt && cp low.txt "
-               "parts/README.md && echo '{\"text\": \"a\"}' >parts/more.jsonl && tr ' ' '\\n' < corpus.txt | tac "
+               "parts/README.md && echo '{\"text\": \"a\"}' >parts/more.jsonl && gzip -k parts/more.jsonl && tr ' ' "
+               "'\\n' < corpus.txt | tac "
                "| tr '\\n' ' ' | sed 's/[.] /.\\n/g' > turned.txt && sed 's/$/\\r/' corpus.txt > returns.txt && tail "
                "-c 5001 "
                "corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
