@@ -499,6 +499,13 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     log_plugins(compiled, name, state, weights_only);
     log_from(job, name, state, &data->files, weights_only);
     log_other_job(job, name, state, weights_only);
+    const int64_t step = json_integer_value(json_object_get(state, "step")),
+                  every = json_integer_value(saved_value(state, "strategies.localsgd.every"));
+    if (weights_only && every > 0 && step % every)
+        hd__log(HD_LOG_INFO, NULL,
+                "the weights of checkpoint %s are as of step %" PRId64
+                ": strategies.localsgd makes replicas equal every %" PRId64 " steps",
+                name, step - step % every, every);
 }
 
 /* Keeps the changes that this misfit comes from: another plugin, else keys of its section, else precision. */

@@ -73,7 +73,10 @@ START_TEST(the_model_is_what_ranks_have_in_common)
     train(&parts, "apart", "golden.yaml job.steps=10 checkpoint.dir=apart checkpoint.keep=0");
     expect_code(command_run("ckpt export golden.yaml checkpoint.dir=apart --to at10"), 0);
     train(&parts, "apart", "golden.yaml job.steps=13 checkpoint.dir=apart checkpoint.keep=0");
-    expect_code(command_run("ckpt export golden.yaml checkpoint.dir=apart --to at13"), 0);
+    struct command *c = command_run("ckpt export golden.yaml checkpoint.dir=apart --to at13");
+    expect_code(c, 0);
+    expect_says(c,
+                "the weights of checkpoint step-00000013 are as of step 10: strategies.localsgd makes replicas equal ");
     expect_weights("at13", "at10", 0);
 }
 END_TEST
