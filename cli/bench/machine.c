@@ -1,7 +1,6 @@
 /* heddle bench: the machine's processor, cores, memory and kernel. Never its host name. */
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -11,19 +10,17 @@
 
 void hd__bench_machine_text(char out[256])
 {
-    char cpu[128];
+    char name[96];
     struct utsname kernel;
     cpu_set_t all;
     int cores = sched_getaffinity(0, sizeof all, &all) ? 0 : CPU_COUNT(&all);
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
-    const char *name = hd__cpu_file_line("/proc/cpuinfo", "model name", cpu, sizeof cpu) /* "\t: X" */
-                           ? cpu + strspn(cpu, " \t:")
-                           : "a processor without a name";
     int major = 0, minor = 0;
+    hd__cpu_name(name);
     if (uname(&kernel) || sscanf(kernel.release, "%d.%d", &major, &minor) != 2)
         major = minor = 0;
-    snprintf(out, 256, "%.95s, %d core%s, %.0f GiB, Linux %d.%d", name, cores, cores == 1 ? "" : "s", memory, major,
-             minor);
+    snprintf(out, 256, "%s, %d core%s, %.0f GiB, Linux %d.%d", *name ? name : "a processor without a name", cores,
+             cores == 1 ? "" : "s", memory, major, minor);
 }
 
 void hd__bench_warn_cores(const char *who, int64_t ranks, int32_t cores)
