@@ -310,15 +310,14 @@ static void count_bytes(const struct hd__routes *routes, double *all, double *tu
         }
 }
 
-/* The operation of a rule that is never reached, behind another of as many ranks and bytes that does every call; NULL:
- * there is none. */
-static const char *unreached(const struct hd__tuning *t)
+/* A rule that is never reached, behind another of as many ranks and bytes that does every call; NULL: there is none. */
+static const char *unreached(const struct hd__tuning *t, struct hd__arena *arena)
 {
     for (uint32_t i = 1; i < t->rules.count; i++)
         for (uint32_t k = 0; k < i; k++) {
             const struct hd__tuning_rule *a = &t->rules.at[k], *b = &t->rules.at[i];
             if (a->coll == b->coll && a->ranks >= b->ranks && a->bytes >= b->bytes && !a->use->needs)
-                return hd_coll_name(b->coll);
+                return hd__arena_format(arena, "rule %u, of %s", i + 1, hd_coll_name(b->coll));
         }
     return NULL;
 }
@@ -330,7 +329,7 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
     struct hd__job *job = c->job;
     const struct hd__tuning *rules = &c->selection->tuning;
     const struct finder f = {.c = c};
-    const char *any = NULL, *dead = unreached(rules);
+    const char *any = NULL, *dead = unreached(rules, &job->arena);
     char few[192];
     double all = 0, tuned = 0;
     int core = 0, known = job->comm_tune && !job->comm_inside; /* whose ranks are known once they have started */
@@ -356,7 +355,7 @@ void hd__routes_notes(const struct hd__compiled *c, struct hd__text *out)
         {job->comm_sums == HD__SUMS_ANY && !core && !job->comm_inside, "comm.sums", ALL_OWN, ""},
         {core && any, "comm.tune", "has rules that are ignored without comm.sums: any, for the algorithm ", any},
         {core && dead, "comm.tune",
-         "has a rule that is never reached, behind one of as many ranks and bytes or more: put those of less first: ",
+         "has a rule that is never reached, behind one of as many ranks and bytes or more (put those of less first): ",
          dead},
         {core && !any && known && (2 * tuned < all || !all), "comm.tune", few, ""},
     };

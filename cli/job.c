@@ -348,9 +348,9 @@ int32_t hd__cli_open_weights(const struct hd__cli_job *loaded, const struct hd__
     int64_t trained = hd__train_checkpointer_loaded(checkpointer)->positions;
     if (!rc && (!env || !env->rank) && trained && w->positions > trained)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: data.seq_len: sequences of %" PRId64 " tokens are computed, and the run of the checkpoint of step "
-                "%" PRId64 " did not train positions from %" PRId64 " on",
-                hd__job_where(loaded->job, "data.seq_len"), w->positions, at.step, trained);
+                "%s: data.seq_len: sequences of %" PRId64 " tokens are computed, and it was %" PRId64 " when the "
+                "checkpoint of step %" PRId64 " was saved: positions behind that may never have been trained",
+                hd__job_where(loaded->job, "data.seq_len"), w->positions, trained, at.step);
     if (!rc && (!env || !env->rank) && hd__token_makers_differ(made, w->tokens))
         hd__log(HD_LOG_WARN, NULL, "%s: %s when the checkpoint of step %lld was saved",
                 hd__job_where(loaded->job, "data.tokenizer"), hd__token_makers_words(loaded->job, w->tokens, made),

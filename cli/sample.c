@@ -101,7 +101,7 @@ static const char *find_option(const json_t *line)
 {
     static const char *const keys[] = {"temperature", "top_p", "top_k", "max_tokens", "max_new_tokens", "stop", "seed"};
     for (size_t i = 0; i < HD__COUNT(keys); i++)
-        if (json_object_get(line, keys[i]))
+        if (json_object_get(line, keys[i]) && !json_is_null(json_object_get(line, keys[i])))
             return keys[i];
     return NULL;
 }

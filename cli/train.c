@@ -157,9 +157,8 @@ static void warn_measured(const struct hd__job *job, int32_t threads)
     if (machine.threads && asked && !json_integer_value(asked->json) && machine.threads != threads)
         hd__log(HD_LOG_WARN, NULL,
                 "--machine %s was measured with %lld thread%s a rank, and a rank takes %d here: planned times are of "
-                "the former: set device.threads=%lld, or measure again (heddle calibrate --ranks N)",
-                machine_name, (long long)machine.threads, machine.threads > 1 ? "s" : "", threads,
-                (long long)machine.threads);
+                "the former: measure again (heddle calibrate --ranks N)",
+                machine_name, (long long)machine.threads, machine.threads > 1 ? "s" : "", threads);
 }
 
 /* `threads` of a rank; 0: another rank warns. */

@@ -353,7 +353,7 @@ int32_t hd__plan_make(const struct hd__compiled *c, const struct hd__machine *m,
     if (m->product >= 1 && m->half <= 0 && m->units <= 0 && !said_ideal++)
         hd__log(HD_LOG_WARN, NULL,
                 "%s has neither product, half nor units: products of any shape are planned at the peak, which none "
-                "reaches; take them from machines/h100-8.yaml, or measure them (heddle calibrate)",
+                "reaches; take them from a file of machines/ of a like device, or measure them (heddle calibrate)",
                 m->path);
     if (hd_dtype_size(compute) == 2 && m->peak_16 <= 0 && !said++)
         hd__log(HD_LOG_WARN, NULL,

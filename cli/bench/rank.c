@@ -346,8 +346,8 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     if (code == HD_OK && bench->intra)
         code = hd__bench_open_hierarchical(bench, &world, &in, &transport, err);
     if (code != HD_OK) {
-        add_launcher(bench, code, err);
         hd__store_fail(store, code, err->message);
+        add_launcher(bench, code, err);
         hd__bench_device_close(&b);
         free(in.ranks);
         return code;

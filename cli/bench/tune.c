@@ -52,7 +52,6 @@ static int32_t try_one(struct hd__bench *bench, struct tune_trial *t, const stru
     bench->tuning = &tuning;
     t->rule = &rule;
     int32_t rc = hd__bench_run(bench, on_row, t, err);
-    hd__log_setup(HD_LOG_WARN, NULL); /* what a transport says of itself is known from the first trial */
     bench->tuning = NULL;
     hd__free_array(&tuning.rules);
     if (!rc && t->errors)
@@ -97,8 +96,10 @@ static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t col
                     bench.first = (uint64_t)((double)bench.first * bench.factor);
             if (bench.first <= bench.last)
                 rc = try_one(&bench, &t, a, chunks[k], any_order, err);
+            hd__log_setup(HD_LOG_WARN, NULL); /* what a transport says of itself is known from the first trial */
         }
     }
+    hd__log_setup(HD_LOG_INFO, NULL);
     if (!rc && hd__bench_is_root(asked))
         add_rules(out, &t, coll, asked->ranks);
     return rc;

@@ -341,7 +341,7 @@ static void add_machine(const struct calibration *c, double memory, struct hd__t
                  c->device_name, c->ranks);
     if (on_host(c))
         hd__text_add(out, "threads: %d\n", hd__cpu_share((int)c->ranks, (int)c->ranks)); /* device cpu's own choice */
-    if (on_host(c) && *processor)
+    if (on_host(c) && *processor && !strchr(processor, '\''))
         hd__text_add(out, "processor: '%s'\n", processor);
     hd__text_add(out, "memory: %.0f\nbandwidth: %.4g\nkernel: %.3g\npeak_fp32: %.4g\n", memory, m->bandwidth, m->kernel,
                  wide);

@@ -68,7 +68,7 @@ static void warn_of_rest(struct hd__job *job, const struct hd__plan *plan)
              : 0},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (rows[i].share > 0.02)
+        if (rows[i].share > 0.1)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: %s: the plan is of steps alone: %s take about %.0f %% of their time in addition",
                     hd__job_where(job, rows[i].key), rows[i].key, rows[i].of, 100 * rows[i].share);

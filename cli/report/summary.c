@@ -174,10 +174,11 @@ static void fact_step(const struct hd__report_run *run, struct hd__text *out)
         add_seconds(took, out);
 }
 
-/* The peak of a rank's device; 0: not known. */
+/* The peak of a rank's device; 0: not known, as of a run that went on, whose rows may be of several. */
 static double peak_of(const struct hd__report_run *run, char text[32])
 {
-    double peak = json_number_value(json_object_get(run->start, "peak_flops"));
+    int whole = !json_object_get(run->start, "from_step");
+    double peak = whole ? json_number_value(json_object_get(run->start, "peak_flops")) : 0;
     snprintf(text, 32, "%.3g %s", peak / (peak < 1e12 ? 1e9 : 1e12), peak < 1e12 ? "GFLOP/s" : "TFLOP/s");
     return peak;
 }
@@ -192,10 +193,14 @@ static void fact_mfu(const struct hd__report_run *run, struct hd__text *out)
         hd__text_add(out, " of %s", peak);
 }
 
-static int on_same_device(const struct hd__report_run *a, const struct hd__report_run *b)
+/* Device cpu measures its peak at each start; others know theirs. */
+static int on_same_cpu(const struct hd__report_run *a, const struct hd__report_run *b)
 {
-    static const char *const sections[] = {"device", "precision"};
-    int same = json_equal(json_object_get(a->start, "machine"), json_object_get(b->start, "machine"));
+    static const char *const sections[] = {"device", "precision", "mesh"};
+    const json_t *device = json_object_get(json_object_get(a->start, "job"), "device");
+    const char *use = json_string_value(json_object_get(device, "use"));
+    int same = use && !strcmp(use, "cpu") &&
+               json_equal(json_object_get(a->start, "machine"), json_object_get(b->start, "machine"));
     for (size_t i = 0; i < HD__COUNT(sections); i++)
         same &= json_equal(json_object_get(json_object_get(a->start, "job"), sections[i]),
                            json_object_get(json_object_get(b->start, "job"), sections[i]));
@@ -211,10 +216,11 @@ void hd__report_doubt_mfu(struct hd__report *r)
         double peak = peak_of(run, text[1]);
         if (median(run, "mfu") > HD__MFU_DOUBTED)
             hd__push(&run->faults, hd__format("%s: %s", run->label, HD__MFU_WORDS));
-        if (peak > 0 && first > 0 && fmax(peak / first, first / peak) > 1.1 && on_same_device(run, r->runs))
-            hd__push(&run->faults, hd__format("%s: MFU is of a peak of %s, and that of %s of %s, though the device is "
-                                              "the same: it was busy while one was measured: compare tokens/s",
-                                              run->label, text[1], r->runs->label, text[0]));
+        if (peak > 0 && first > 0 && fmax(peak / first, first / peak) > 2 && on_same_cpu(run, r->runs))
+            hd__push(&run->faults,
+                     hd__format("%s: MFU is of a peak of %s, and that of %s of %s, though the device is "
+                                "the same: it may have been busy while one was measured: compare tokens/s",
+                                run->label, text[1], r->runs->label, text[0]));
     }
 }
 

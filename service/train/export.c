@@ -229,8 +229,8 @@ static int32_t write_config(const struct export *e, const char *source, FILE *fi
     says = json_integer_value(json_object_get(root, "n_positions")); /* GPT-2's, which are learned */
     if (!rc && e->config->positions && says > e->config->positions)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: n_positions is %lld, and the run did not train positions from %lld on (data.seq_len): these are "
-                "as they were drawn",
+                "%s: n_positions is %lld, and data.seq_len was %lld when the checkpoint was saved: positions behind "
+                "that may never have been trained",
                 path, (long long)says, (long long)e->config->positions);
     if (!rc)
         json_object_set_new(root, "torch_dtype", json_string(torch_dtype));

@@ -300,7 +300,7 @@ def training():
     check("what is beside steps", "eval.every: the plan is of steps alone: evaluations take about 167 % of their time" in said
           and "checkpoint.every: the plan is of steps alone: saves that training waits for" in said, said)
     said = run(*rest[:1], "checkpoint={every: 1}", "eval.every=10", "eval.batches=1").stderr
-    check("little beside steps is not", "checkpoint.every" not in said and "take about 3 % of" in said, said)
+    check("little beside steps is not", "of steps alone" not in said, said)
     check("the page", all(w in text for w in ("parameters", "activations", "MFU", "tokens/s", "memory is exact")), text)
 
 
@@ -333,10 +333,10 @@ def calibration():
     check("those that were measured", "was measured" not in run(f"device.threads={keys['threads']}", "--machine", "here.yaml").stderr)
     check("a plan of this machine", p["step_s"] > 0 and p["device"] == "cpu" and p["mfu"] <= 1, p)
     here = pathlib.Path("here.yaml").read_text()
-    other = here.replace(f"threads: {keys['threads']}\n", "threads: 77\n").replace(f"processor: {keys['processor']}\n", "processor: Pentium\n")
+    other = here.replace(f"threads: {keys['threads']}\n", "threads: 77\n").replace("processor: ", "processor: Pentium # ")
     pathlib.Path("other.yaml").write_text(other)
     pathlib.Path("text.txt").write_text("in the beginning " * 400)
-    for file, said in ("here.yaml", 0), ("other.yaml", 2):
+    for file, said in ("here.yaml", 0), ("other.yaml", 1 + ("processor" in keys)):
         done = subprocess.run([HEDDLE, "train", "job.yaml", "--dry-run", "launch.ranks=2", "data.train=text.txt", "model.vocab=256", "--machine", file],
                               capture_output=True, text=True)
         check(f"the machine of {file}", done.returncode == 0 and done.stderr.count("planned times are of the former") == said, done)

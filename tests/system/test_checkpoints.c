@@ -511,9 +511,9 @@ START_TEST(evaluated_otherwise)
              0,
              "command line: val_loss is of 16 sequences (eval.batches x data.batch), and until checkpoint "
              "step-00000006 of 32: a lower one is no better model, though ");
-#define UNTRAINED                                                                                                    \
-    "command line: data.seq_len: sequences of 40 tokens are computed, and the run of the checkpoint of step 20 did " \
-    "not train positions from 32 on"
+#define UNTRAINED                                                                                                 \
+    "command line: data.seq_len: sequences of 40 tokens are computed, and it was 32 when the checkpoint of step " \
+    "20 was saved: positions behind that may never have been trained"
 #define LONGER "llama.yaml checkpoint.dir=terms data.seq_len=64 "
     run_says("sample " LONGER "--prompt a --max-new 40", 0, UNTRAINED);
     struct command *c = run_says("sample " LONGER "--prompt a --max-new 32", 0, "");
@@ -523,7 +523,7 @@ START_TEST(evaluated_otherwise)
     run_says("eval " LONGER "--tokenizer none --requests asked.jsonl --to answers.jsonl", 0, UNTRAINED);
     expect_code(command_run("train gpt2.yaml job.steps=1 checkpoint.dir=learned"), 0);
     run_says("ckpt export gpt2.yaml checkpoint.dir=learned --to learned-model", 0,
-             "learned-model/config.json: n_positions is 1024, and the run did not train positions from 32 on");
+             "learned-model/config.json: n_positions is 1024, and data.seq_len was 32 when the checkpoint was saved");
 }
 END_TEST
 

@@ -231,7 +231,7 @@ START_TEST(shares_of_the_data)
     expect_says(
         command_run(
             "train llama.yaml --dry-run data.train=[\"part3.txt\",\"part1.txt\",\"part2.txt\"] data.val_fraction=0.6"),
-        "held out, and not trained on at all: part1.txt and 1 more files\n");
+        "held out, and not trained on at all: part1.txt and 1 more file\n");
     for (int i = 1; i <= 7; i++)
         hd__text_add(&many, "%s{\"path\":\"part%d.txt\",\"weight\":1}", i > 1 ? "," : "", i);
     c = command_run("train llama.yaml job.name=shares job.steps=7 data.train=[%s]", many.at);

@@ -315,27 +315,29 @@ static const char *saver_of(const struct hd__ckpt *ckpt)
     return name ? name : "";
 }
 
-/* A checkpoint that was copied from another job's folder may be the newest, before this job's own. */
+/* A checkpoint that was copied from another job's folder may be the newest, before this job's own. Few are looked at. */
 static void say_other_job(const struct hd__train_checkpointer *k, const char *newest)
 {
     struct hd__job *job = k->s->compiled->job;
     struct hd_error unused = HD_ERROR_INIT;
     const char *saver = NULL;
     uint64_t *steps = NULL;
-    uint32_t n = 0;
+    uint32_t n = 0, looks = 8;
     char name[32];
     if (k->s->env->rank || hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
         return;
-    for (int more = 1; n-- && more;) {
+    for (int more = 1; n-- && looks-- && more;) {
         struct hd__ckpt *ckpt = NULL;
         hd__ckpt_step_name(steps[n], name);
-        if (hd__ckpt_open(&k->store, name, &ckpt, &unused))
+        if (hd__ckpt_open(&k->store, name, &ckpt, &unused)) {
+            more = saver != NULL; /* that the newest is damaged is said where it is read */
             continue;
+        }
         const int mine = !strcmp(saver_of(ckpt), job->name);
         if (!strcmp(name, newest))
             saver = hd__arena_strdup(&job->arena, saver_of(ckpt));
         more = saver && *saver && strcmp(saver, job->name) != 0 && !mine;
-        if (mine && strcmp(name, newest) != 0)
+        if (mine && saver && strcmp(name, newest) != 0)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: %s is the newest checkpoint of %s, and job %s saved it; the newest of job %s is %s: "
                     "--checkpoint %s takes it",

@@ -204,12 +204,12 @@ static void warn_repeats(const struct hd__train_feed *f, int32_t part)
     uint64_t batch = (uint64_t)job->batch, asked = trains ? batch : (uint64_t)job->eval_batches * batch,
              has = hd__data_sequences(f->data);
     double all = (double)(job->batch * job->steps) / (double)has;
-    const char *unread = trains || asked >= has ? NULL : unread_file(f, part, asked);
+    const char *unread = trains || asked >= has || has > 10 * asked ? NULL : unread_file(f, part, asked);
     hd__data_most_repeated(f->data, (double)(job->batch * job->steps), x, 1);
     if (unread)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: eval.batches: an evaluation is over the first %llu of %llu sequences, none of which is of %s: "
-                "raise it to %llu, or name the files, as sets of data.val",
+                "raise it to %llu, or evaluate each by itself: data.val: {A: FILE, B: FILE}",
                 hd__job_where(job, "eval.batches"), (unsigned long long)asked, (unsigned long long)has, unread,
                 (unsigned long long)((has + batch - 1) / batch));
     if (asked > has)
@@ -247,7 +247,7 @@ static void say_held_out(const struct hd__data *d)
             first = k;
     }
     char more[48];
-    snprintf(more, sizeof more, whole > 1 ? " and %u more files" : "", whole - 1);
+    snprintf(more, sizeof more, whole > 1 ? " and %u more file%s" : "", whole - 1, whole > 2 ? "s" : "");
     if (whole)
         hd__log(HD_LOG_INFO, NULL, "held out, and not trained on at all: %s%s",
                 hd__data_file(d, first, &tokens, &skipped), more);

@@ -115,7 +115,8 @@ static void judge_repeated(const struct hd__passages *train, const struct hd__tr
             hd__train_feed_where(feed), 100 * (double)train->repeated / train->hashes.count, COMPARED);
 }
 
-/* Ends inside of documents, as where an index has a file of many as one. Turns of a conversation may end alike. */
+/* Ends inside of documents, as where an index has a file of many as one. The turns of a conversation may end alike, so
+ * a few a document are no sign. */
 static void judge_ends(const struct hd__compiled *c, const struct hd__train_feed *feed)
 {
     struct hd__job *job = c->job;
@@ -140,10 +141,10 @@ static void judge_ends(const struct hd__compiled *c, const struct hd__train_feed
         }
     }
     free(ids);
-    if (inside >= 8 && inside > between)
+    if (inside >= 8 && inside > 20 * between)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: data.documents is %s: token %lld ends a document, and in a sample %lld of them lie inside of one, "
-                "where %lld documents end: attention crosses them: say data.eod: %lld",
+                "where %lld documents end: attention crosses them: say data.eod: %lld, unless they end turns",
                 documents->origin, documents->text, id, inside, between, id);
 }
 

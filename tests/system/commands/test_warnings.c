@@ -41,7 +41,7 @@ static const struct {
      "command line: warning: eval.every is above job.steps: nothing is evaluated"},
     {"train llama.yaml --dry-run data.val=[\"low.txt\",\"high.txt\"] eval.every=2 eval.batches=1",
      "command line: eval.batches: an evaluation is over the first 8 of 62 sequences, none of which is of high.txt: "
-     "raise it to 8, or name the files, as sets of data.val"},
+     "raise it to 8, or evaluate each by itself: data.val: {A: FILE, B: FILE}"},
     {"train llama.yaml --dry-run model.vocab=1024 data.train=toks/stale.bin",
      "warning: toks/stale.bin: its .meta.json is of "},
     {"data merge toks/stale toks/a --to toks/merged",
@@ -190,7 +190,7 @@ static const struct {
      "command line: warning: comm.tune has rules for 0 % of the bytes of a step"},
     {"train llama.yaml --dry-run mesh.dp=2 " BY_PIPES "comm.tune=behind.json",
      "command line: warning: comm.tune has a rule that is never reached, behind one of as many ranks and bytes or "
-     "more: put those of less first: all_reduce"},
+     "more (put those of less first): rule 2, of all_reduce"},
     {"bench --train llama.yaml --steps 3 --warmup 1 mesh.dp=2 "
      "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":3}]",
      "command line: warning: strategies.localsgd.every: section outer (`heddle explain --section outer`) runs "
