@@ -315,7 +315,7 @@ static const char *saver_of(const struct hd__ckpt *ckpt)
     return name ? name : "";
 }
 
-/* A checkpoint that was copied from another job's folder may be the newest, before this job's own. Few are looked at. */
+/* A checkpoint that was copied from another job's folder may be newer than this job's own. Few are looked at. */
 static void say_other_job(const struct hd__train_checkpointer *k, const char *newest)
 {
     struct hd__job *job = k->s->compiled->job;
