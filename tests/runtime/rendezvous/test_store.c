@@ -550,6 +550,7 @@ static double stop_outside_of_poll(void *user)
         kill(getppid(), SIGSTOP);
         usleep(2500000);
         pthread_create(&thread, NULL, let_the_server_go_on, NULL);
+        pthread_detach(thread);
     }
     return 0;
 }
