@@ -1,7 +1,6 @@
 /* Aborts. Whoever calls `abort` may be in a hurry (the thread that hears of deaths), and ncclCommAbort waits for the
  * device: so the error is noted, and a thread ends the communicators and tells the others by the store. Each rank has a
  * thread that waits for such a note. */
-#include <sched.h>
 #include <time.h>
 
 #include "internal.h"
@@ -61,6 +60,13 @@ static void tell(struct hd_comm *c, int32_t rank, const struct note *note)
     c->host->store_put(c->world.store, key, note, sizeof *note, &none);
 }
 
+/* Between its claim and `publish`, a thread that aborts is about to say so. */
+static void wait_until_published(const struct hd_comm *c)
+{
+    for (uint32_t idle = 0; c->stopped == 1; idle++)
+        rq_relax(idle);
+}
+
 static void *end_and_tell(void *arg)
 {
     struct hd_comm *c = arg;
@@ -69,8 +75,7 @@ static void *end_and_tell(void *arg)
     for (int32_t r = 0; r < c->world.size; r++)
         if (r != c->world.rank)
             tell(c, r, &note);
-    while (c->stopped == 1) /* what ends now fires its events, which before `publish` would mean that it is done */
-        sched_yield();
+    wait_until_published(c); /* communicators that end fire their events, which before would mean that all is done */
     end_all(c);
     return NULL;
 }
@@ -122,8 +127,7 @@ void nc_stop_listening(struct hd_comm *c)
         pthread_join(c->listener, NULL);
     }
     c->listening = 0;
-    while (c->stopped == 1) /* whoever aborts is about to say so */
-        sched_yield();
+    wait_until_published(c);
     if (c->ending)
         pthread_join(c->ender, NULL);
 }

@@ -486,19 +486,13 @@ static void warn_eod(const struct hd__compiled *c)
         const int64_t end = file.eod >= 0 ? file.eod : own;
         const int indexed = !access(index, F_OK) || hd__train_corpus_is_text(c, path);
         said = end >= 0 && end != id && (indexed || ordinary);
-        if (said && !indexed)
+        if (said)
             hd__log(HD_LOG_WARN, NULL,
-                    "%s: data.eod: %lld is a word or a part of one by %s, and %lld ends a document: documents of %s "
-                    "would end at each %lld",
+                    "%s: data.eod: %lld is not what ends a document by %s, %lld: documents of %s would end at each "
+                    "%lld%s",
                     asked->origin, (long long)id, file.eod >= 0 ? file.tokenizer : name, (long long)end,
-                    printable(job, path), (long long)id);
-        else if (said)
-            hd__log(
-                HD_LOG_WARN, NULL,
-                "%s: data.eod: %lld is not what ends a document by %s, %lld: documents of %s would end at each %lld "
-                "in place of where its index says: leave it out",
-                asked->origin, (long long)id, file.eod >= 0 ? file.tokenizer : name, (long long)end,
-                printable(job, path), (long long)id);
+                    printable(job, path), (long long)id,
+                    indexed ? " in place of where its index says: leave it out" : ", which is a part of words");
         free(prefix);
         free(index);
     }

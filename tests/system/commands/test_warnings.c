@@ -385,7 +385,7 @@ static const struct {
      "documents of toks/a.bin would end at each 300 in place of where its index says: leave it out"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=rows.bin data.tokenizer=" TOKENIZER " data.documents=mask "
      "data.eod=300",
-     "data.eod: 300 is a word or a part of one by "},
+     "would end at each 300, which is a part of words"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=toks/ended.bin "
      "data.documents=mask",
      "warning: command line: data.documents is mask: token 0 ends a document, and in a sample "},
@@ -557,7 +557,7 @@ static void write_array(const char *path, int shift)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-START_TEST(warnings)
+static void write_inputs(void)
 {
     ck_assert_int_eq(
         system("head -c 1000 corpus.txt > low.txt && cp corpus.txt copy.txt && tr 'a-y' 'b-z' < "
@@ -629,6 +629,11 @@ START_TEST(warnings)
                                          "pairs/train-0.npy", "pairs/val-0.npy", "pairs/labels.npy"};
     for (size_t i = 0; i < HD__COUNT(arrays); i++)
         write_array(arrays[i], i == HD__COUNT(arrays) - 1);
+}
+
+START_TEST(warnings)
+{
+    write_inputs();
     for (size_t i = 0; i < HD__COUNT(warned); i++) {
         struct command *c = command_run("%s", warned[i].words);
         ck_assert_msg(c->code == 0 && strstr(c->err, warned[i].want), "`%s`: exit code %d; it said:\n%s",
