@@ -39,7 +39,7 @@ asan *names:
 # The same under ThreadSanitizer.
 tsan *names:
     [ -e {{build_dir}}-tsan/build.ninja ] || meson setup {{build_dir}}-tsan -Db_sanitize=thread -Db_lundef=false
-    TSAN_OPTIONS=suppressions=$PWD/tools/tsan.supp:halt_on_error=1 \
+    TSAN_OPTIONS=suppressions=$PWD/tools/tsan.supp:halt_on_error=1:die_after_fork=0:intercept_memmem=0 \
         CK_TIMEOUT_MULTIPLIER=40 meson test -C {{build_dir}}-tsan --print-errorlogs --timeout-multiplier 20 {{names}}
 
 # Format the C files that differ from HEAD.

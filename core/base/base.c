@@ -155,6 +155,11 @@ int hd__ends_with(const char *text, const char *tail)
     return n >= m && !strcmp(text + n - m, tail);
 }
 
+int hd__is_state_name(const char *name)
+{
+    return *name && !strpbrk(name, "/.") && strlen(name) <= 80;
+}
+
 void hd__text_add_xml(struct hd__text *out, const char *text)
 {
     for (; *text; text++) {

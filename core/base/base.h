@@ -92,6 +92,7 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
 /* "4", both bounds, or "2:4", from 1 to `most`; 0: the text is neither. */
 int hd__range_parse(const char *text, int32_t most, int32_t *low, int32_t *high);
 int hd__ends_with(const char *text, const char *tail);
+int hd__is_state_name(const char *name); /* part of a checkpoint's file names: no '/' or '.', at most 80 bytes */
 /* "1.5 GiB": binary units, for people. `out` has room for 32. Returns out. */
 const char *hd__bytes_text(uint64_t bytes, char out[32]);
 

@@ -80,6 +80,8 @@ int32_t hd__job_read_trace(struct hd__job *job, const char *path, struct hd__tre
 
 /* ---- sections.c */
 void hd__job_sections_read(struct hd__job *job);
+/* The job's field for the section of a kind; NULL for strategies, which are many. */
+struct hd__job_section **hd__job_section_slot(struct hd__job *job, uint32_t kind);
 int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
                              struct hd__tree_node *node, const char *place, struct hd__job_section **out,
                              struct hd_error *err);

@@ -137,22 +137,13 @@ static void put_sinks(struct view *v, struct hd__tree_node *map)
         hd__tree_set(map, "sinks", list_view(v, job->sinks + first, job->n_sinks - first), &v->arena);
 }
 
-static const struct hd__job_section *section_of(const struct hd__job *job, uint32_t kind)
-{
-    const struct hd__job_section *const all[] = {
-        [HD_KIND_DEVICE] = job->device,       [HD_KIND_COMM] = job->comm,       [HD_KIND_STRATEGY] = NULL,
-        [HD_KIND_OPTIMIZER] = job->optimizer, [HD_KIND_CKPT] = job->checkpoint, [HD_KIND_MODEL] = job->model,
-        [HD_KIND_DATA] = job->data,
-    };
-    return kind < HD__COUNT(all) ? all[kind] : NULL;
-}
-
 static struct hd__tree_node *make_view(struct view *v)
 {
     struct hd__tree_node *root = hd__tree_map(&v->arena, "");
     for (size_t i = 0; i < hd__job_core_section_count; i++) {
         const struct hd__job_core_section *s = &hd__job_core_sections[i];
-        const struct hd__job_section *own = section_of(v->job, s->kind);
+        struct hd__job_section **slot = hd__job_section_slot((struct hd__job *)v->job, s->kind);
+        const struct hd__job_section *own = slot ? *slot : NULL;
         const struct hd__job_value *single = hd__job_value_get(v->job, s->name);
         struct hd__tree_node *node;
         if (s->kind == HD_KIND_CKPT && !own)

@@ -148,25 +148,14 @@ void hd__job_section_rename(struct hd__job *job, struct hd__job_section *section
     hd__job_value_note(job, path, section->alias);
 }
 
-/* The job's field for the section of a kind; NULL for strategies, which are many. */
-static struct hd__job_section **section_slot(struct hd__job *job, uint32_t kind)
+struct hd__job_section **hd__job_section_slot(struct hd__job *job, uint32_t kind)
 {
-    switch (kind) {
-    case HD_KIND_DEVICE:
-        return &job->device;
-    case HD_KIND_COMM:
-        return &job->comm;
-    case HD_KIND_OPTIMIZER:
-        return &job->optimizer;
-    case HD_KIND_MODEL:
-        return &job->model;
-    case HD_KIND_DATA:
-        return &job->data;
-    case HD_KIND_CKPT:
-        return &job->checkpoint;
-    default:
-        return NULL;
-    }
+    struct hd__job_section **const all[] = {
+        [HD_KIND_DEVICE] = &job->device,       [HD_KIND_COMM] = &job->comm,       [HD_KIND_STRATEGY] = NULL,
+        [HD_KIND_OPTIMIZER] = &job->optimizer, [HD_KIND_CKPT] = &job->checkpoint, [HD_KIND_MODEL] = &job->model,
+        [HD_KIND_DATA] = &job->data,
+    };
+    return kind < HD__COUNT(all) ? all[kind] : NULL;
 }
 
 /* ---- one section of the file */
@@ -190,7 +179,7 @@ static int32_t read_component(struct hd__job *job, const struct hd__job_core_sec
         return hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
                        job->root->origin, s->name, hd__kind_name(s->kind));
     int32_t rc = hd__job_section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name),
-                                      section_slot(job, s->kind), err);
+                                      hd__job_section_slot(job, s->kind), err);
     for (int a = 0; a < HD_AXIS_COUNT && s->kind == HD_KIND_COMM; a++)
         job->comm_axis[a] = job->comm;
     return rc;

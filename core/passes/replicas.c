@@ -100,10 +100,15 @@ void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char 
         return;
     while (n < p->strategy_states.count && strcmp(p->strategy_states.at[n], name) != 0)
         n++;
-    if (n == HD__FLAT_ROLES - HD__FLAT_STRATEGY || p->flats.at[flat - 1].tensor[HD__FLAT_STRATEGY + n]) {
-        hd__program_refuse(p, "state '%s' of parameters %s: %s", name, p->flats.at[flat - 1].name,
-                           n < p->strategy_states.count ? "a strategy has registered one of that name: give it another"
-                                                        : "there is no room for one more name: use fewer strategies");
+    const char *wrong =
+        !hd__is_state_name(name) || !strcmp(name, "ranks")
+            ? "checkpoints' files are named after it: leave out '/' and '.', 80 bytes at most, and not 'ranks'"
+        : n == HD__FLAT_ROLES - HD__FLAT_STRATEGY ? "there is no room for one more name: use fewer strategies"
+        : p->flats.at[flat - 1].tensor[HD__FLAT_STRATEGY + n]
+            ? "a strategy has registered one of that name: give it another"
+            : NULL;
+    if (wrong) {
+        hd__program_refuse(p, "state '%s' of parameters %s: %s", name, p->flats.at[flat - 1].name, wrong);
         return;
     }
     if (n == p->strategy_states.count)

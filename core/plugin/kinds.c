@@ -76,9 +76,16 @@ static const char *check_optimizer(const void *ops)
         return "n_states is above 4, the most that struct hd_optim_args holds";
     if (o->n_states && !o->state_names)
         return "state_names is NULL, but n_states is not 0";
-    for (uint32_t i = 0; i < o->n_states; i++)
+    for (uint32_t i = 0, k = 0; i < o->n_states; i++, k = 0) {
         if (!o->state_names[i] || !o->state_names[i][0])
             return "state_names has fewer names than n_states";
+        while (strcmp(o->state_names[k], o->state_names[i]) != 0)
+            k++;
+        if (k < i)
+            return "state_names has a name twice, and checkpoints' files are named after them";
+        if (!hd__is_state_name(o->state_names[i]))
+            return "state_names has a name with '/' or '.', or of over 80 bytes: checkpoints' files are named after it";
+    }
     return NULL;
 }
 

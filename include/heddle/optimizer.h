@@ -167,7 +167,8 @@ struct hd_optimizer_ops {
     uint64_t caps;
     uint32_t n_states; /* 0 to 4 tensors: fp32 and of the parameters' size, but where the slot `state` says else */
     uint32_t reserved;
-    const char *const *state_names; /* "exp_avg", "exp_avg_sq": names in checkpoints */
+    const char *const *state_names; /* "exp_avg", "exp_avg_sq": in names of a checkpoint's files, so each
+                                     * once, without '/' and '.', 80 bytes at most */
     /* [control] Weight decay of a parameter of ndim dimensions, counted as in its Hugging Face file (a
      * bias is one-dimensional even where the program splits it into heads). NULL: none. */
     double (*decay)(const void *settings, const char *param, uint32_t ndim);

@@ -242,7 +242,7 @@ struct hd_pass_api {
     /* A new section behind the others, run after `update` in steps every, 2 every, ... */
     void (*section)(struct hd_program *p, const char *name, uint32_t every);
     /* Registers t, a persistent tensor of a strategy's own over a flat's shard, as state NAME of checkpoints, which
-     * have one of it: declare it, HD_FACT_EQUAL too where ranks are apart. */
+     * have one of it: declare it, HD_FACT_EQUAL too where ranks are apart. Files have the name: no '/' or '.' in it. */
     void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
     /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the
      * extents) of a tensor as a row-major block with these dims. Its name: that of the tensor where it is NULL. */

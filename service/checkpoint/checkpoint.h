@@ -81,7 +81,7 @@ struct hd__ckpt_save {
     const struct hd__ckpt_tensor *tensors;
     const struct hd__ckpt_run *runs;
     uint32_t n_tensors, n_runs;
-    const json_t *state; /* any JSON; rank 0's is stored; NULL: none */
+    json_t *state;       /* any JSON; rank 0's is stored; NULL: none */
     const char *version; /* heddle's version, for the record */
     const char *run;     /* the run's id; NULL: none */
     uint32_t keep;       /* remove older checkpoints of this run than the newest `keep`; 0: none */

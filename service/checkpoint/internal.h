@@ -44,7 +44,8 @@ struct hd__ckpt_layout {
     uint64_t n_blocks, bytes;
 };
 
-/* Deterministic: the same list gives the same layout on every rank. `layout` is {0}; it lies in the arena. */
+/* Deterministic: the same list gives the same layout on every rank. Names are unique in their group, and groups can
+ * be part of a file's name (hd__is_state_name). `layout` is {0}; it lies in the arena. */
 int32_t hd__ckpt_layout_make(struct hd__arena *arena, const struct hd__ckpt_tensor *tensors, uint32_t n,
                              uint64_t file_bytes, struct hd__ckpt_layout *layout, struct hd_error *err);
 /* Numbers the blocks of files whose bytes are known. */

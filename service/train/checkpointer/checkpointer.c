@@ -100,40 +100,32 @@ const struct hd__train_loaded *hd__train_checkpointer_loaded(const struct hd__tr
 
 /* ---- saving */
 
-static json_t *state_json(const struct hd__train_checkpointer *k, const struct hd__train_progress *progress)
+/* A save of the tensors and runs in `of`. The caller releases its `state`. */
+static struct hd__ckpt_save make_save(const struct hd__train_checkpointer *k, const struct hd__ckpt_train_state *of,
+                                      const struct hd__train_progress *progress)
 {
     const struct hd__compiled *c = k->s->compiled;
+    const struct hd__job *job = c->job;
     const struct hd_program *p = k->training.program;
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
                               (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab",
                               (json_int_t)c->info.vocab, "parameters", (json_int_t)hd__compiled_parameter_count(c));
-    json_t *mesh = json_object(), *state;
+    json_t *mesh = json_object();
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         json_object_set_new(mesh, hd__axis_name(a), json_integer(p->mesh.size[a]));
-    state = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:I,s:o,s:o}", "step", (json_int_t)progress->step,
-                      "sequence", (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
-                      (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)c->job->seed,
-                      "optimizer", c->optimizer_choice.component->name, "lr", hd__job_lr(c->job, progress->step),
-                      "model", model, "loss_scale", hd__train_loss_scaler_json(&progress->scaler), "time",
-                      (json_int_t)time(NULL), "mesh", mesh, "job", hd__job_json(c->job));
-    json_t *files = hd__train_shards_json(k->s), *config = hd__train_model_config(c);
+    json_t *state = json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:I,s:o,s:o,s:o*,s:o*}", "step", (json_int_t)progress->step, "sequence",
+        (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
+        (json_int_t)hd__mesh_ways(&p->mesh, p->independent_axes), "seed", (json_int_t)job->seed, "optimizer",
+        c->optimizer_choice.component->name, "lr", hd__job_lr(job, progress->step), "model", model, "loss_scale",
+        hd__train_loss_scaler_json(&progress->scaler), "time", (json_int_t)time(NULL), "mesh", mesh, "job",
+        hd__job_json(job), "config", hd__train_model_config(c), "files", hd__train_shards_json(k->s));
     json_t *data = hd__train_data_json(&k->data);
     json_object_update(state, data);
     json_decref(data);
-    if (config)
-        json_object_set_new(state, "config", config);
-    if (files)
-        json_object_set_new(state, "files", files);
     if (isfinite(progress->val_loss))
         json_object_set_new(state, "val_loss", json_real(progress->val_loss));
-    return state;
-}
-
-static struct hd__ckpt_save make_save(const struct hd__train_checkpointer *k, const struct hd__ckpt_train_state *of,
-                                      int64_t step, const json_t *state)
-{
-    const struct hd__job *job = k->s->compiled->job;
-    return (struct hd__ckpt_save){.step = (uint64_t)step,
+    return (struct hd__ckpt_save){.step = (uint64_t)progress->step,
                                   .tensors = of->tensors.at,
                                   .n_tensors = of->tensors.count,
                                   .runs = of->runs.at,
@@ -151,7 +143,6 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
 {
     struct hd__ckpt_save save;
     double start = hd__now();
-    json_t *state;
     int32_t rc = hd__ckpt_async_writer_join(k->async_writer, err); /* it still reads k->saving */
     if (!rc)
         rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
@@ -159,12 +150,11 @@ int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const stru
         return rc;
     hd__ckpt_collect_train_state(&k->saving, &k->training, 1, NULL);
     hd__ckpt_collect_rank_state(&k->saving, &k->training);
-    state = state_json(k, progress);
-    save = make_save(k, &k->saving, progress->step, state);
+    save = make_save(k, &k->saving, progress);
     rc = k->async_writer ? hd__ckpt_async_writer_start(k->async_writer, &save, err)
                          : hd__ckpt_save(&k->store, &save, err);
     hd__exec_drop_mirror(k->s->exec);
-    json_decref(state);
+    json_decref(save.state);
     /* One that was committed is on disk, also where the others do not hear of that any more. */
     k->saved =
         (struct hd__train_saved){.step = rc && atomic_load(&k->gather.committed) != progress->step ? 0 : progress->step,
@@ -192,11 +182,10 @@ int32_t hd__train_checkpointer_copy(struct hd__train_checkpointer *k, const stru
         return rc;
     hd__ckpt_collect_train_state(&of, &k->training, 1, NULL);
     hd__ckpt_collect_rank_state(&of, &k->training);
-    json_t *state = state_json(k, progress);
-    const struct hd__ckpt_save save = make_save(k, &of, progress->step, state);
+    const struct hd__ckpt_save save = make_save(k, &of, progress);
     rc = hd__peer_copies_save(k->copies, &save, err);
     hd__exec_drop_mirror(k->s->exec);
-    json_decref(state);
+    json_decref(save.state);
     hd__ckpt_train_state_free(&of);
     return rc;
 }
@@ -268,22 +257,20 @@ int32_t hd__train_checkpointer_save_left(struct hd__train_checkpointer *k, const
                                          const int32_t *ranks, const char run[HD__RUN_ID], json_t *emergency,
                                          struct hd_error *err)
 {
-    json_t *state = state_json(k, progress);
     json_t *data = ranks[0] && ranks[0] == k->s->env->rank ? hd__train_emergency_find_data(k->s) : NULL;
-    struct hd__ckpt_save save;
-    json_object_update(state, data);
-    json_decref(data);
     hd__train_checkpointer_wait(k, NULL); /* one that was under way is no save */
     int32_t rc = hd__exec_copy_tensors(k->s->exec, HD__D2H, NULL, 0, err);
-    json_object_set_new(state, "emergency", emergency);
     memcpy(k->run, run, HD__RUN_ID);
     k->store.peers = hd__store_gather_peers(&k->gather_left);
-    save = make_save(k, &k->left, progress->step, state);
+    const struct hd__ckpt_save save = make_save(k, &k->left, progress);
+    json_object_update(save.state, data);
+    json_object_set_new(save.state, "emergency", emergency);
+    json_decref(data);
     rc = rc ? rc : hd__ckpt_save(&k->store, &save, err);
     if (!rc) /* what one reads back */
         hd__store_gather_busy(&k->gather_left, k->left_bytes);
     if (!rc && ranks[0] == k->s->env->rank)
         rc = verify_saved(k, progress->step, err);
-    json_decref(state);
+    json_decref(save.state);
     return rc;
 }

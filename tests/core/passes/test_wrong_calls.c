@@ -132,6 +132,10 @@ CALL(no_role, api->flat_role(program, a_flat(), 77, a_tensor()))
 CALL(role_of_no_tensor, api->flat_role(program, a_flat(), HD_FLAT_GRAD, NONE))
 CALL(keep_no_tensor, api->keep(program, a_flat(), 0, "error"))
 CALL(keep_without_name, api->keep(program, a_flat(), a_tensor(), NULL))
+CALL(keep_as_a_path, api->keep(program, a_flat(), a_tensor(), "error/m"))
+CALL(keep_as_the_cores, api->keep(program, a_flat(), a_tensor(), "ranks"))
+CALL(keep_twice, uint32_t f = a_flat(); api->keep(program, f, a_tensor(), "error");
+     api->keep(program, f, a_tensor(), "error"))
 static hd_tensor a_state(void)
 {
     uint32_t f = a_flat();
@@ -423,6 +427,9 @@ static const struct wrong rows[] = {
     ROW(role_of_no_tensor, TRANSFORM, "flat_role: tensor"),
     ROW(keep_no_tensor, TRANSFORM, "keep: tensor 0"),
     ROW(keep_without_name, TRANSFORM, "keep: a pointer is NULL"),
+    ROW(keep_as_a_path, TRANSFORM, "state 'error/m' of parameters 0: checkpoints' files are named after it"),
+    ROW(keep_as_the_cores, TRANSFORM, "state 'ranks' of parameters 0: checkpoints' files are named after it"),
+    ROW(keep_twice, TRANSFORM, "state 'error' of parameters 0: a strategy has registered one of that name"),
     ROW(declare_no_tensor, TRANSFORM, "declare: tensor"),
     ROW(declare_nothing, TRANSFORM, "declare: mask of facts"),
     ROW(declare_no_fact, TRANSFORM, "declare: mask of facts"),

@@ -123,6 +123,10 @@ static const struct hd_option options[] = {
 #endif
 };
 
+#ifdef FAULT_STATE_NAMES
+static const char *const state_names[] = {FAULT_STATE_NAMES};
+#endif
+
 static const struct hd_optimizer_ops ops = {
 #ifdef FAULT_SHORT_OPS
     .struct_size = offsetof(struct hd_optimizer_ops, learning_rate),
@@ -132,10 +136,13 @@ static const struct hd_optimizer_ops ops = {
 #ifdef FAULT_OPS_CAPS
     .caps = UINT64_C(1) << 63,
 #else
-    .caps = HD_OPTIM_FLAT | UINT64_C(1) << 47,             /* an unknown bit that may be ignored */
+    .caps = HD_OPTIM_FLAT | UINT64_C(1) << 47, /* an unknown bit that may be ignored */
 #endif
 #ifdef FAULT_STATES
     .n_states = 5,
+#elif defined FAULT_STATE_NAMES
+    .n_states = sizeof state_names / sizeof *state_names,
+    .state_names = state_names,
 #endif
 #ifndef FAULT_NO_STEP
     .step = step,

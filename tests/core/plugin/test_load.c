@@ -82,6 +82,8 @@ static const struct {
     {"slot", "plugin optim-slot: slot 'learning_rate' is missing: it is mandatory in struct hd_optimizer_ops"},
     {"no-step", "both slots 'emit' and 'step' are missing"},
     {"states", "n_states is above 4"},
+    {"state-path", "state_names has a name with '/' or '.'"},
+    {"state-twice", "state_names has a name twice"},
     {"kind", "wrong kind: the file's name promises optim-kind, but it offers ckpt-kind"},
     {"no-kind", "struct hd_component.kind is 55, which is no HD_KIND_...: set it"},
     {"renamed", "wrong name: the file's name promises optim-renamed, but it offers optim-other"},

@@ -744,7 +744,7 @@ START_TEST(bad_saves)
     ck_refused(hd__ckpt_save(&store, &save, &err), HD_E_INTERNAL, "5 elements at 3 of 7");
     const struct hd__ckpt_tensor twice[] = {model[1], model[1]};
     save = (struct hd__ckpt_save){.step = 1, .tensors = twice, .n_tensors = 2};
-    ck_refused(hd__ckpt_save(&store, &save, &err), HD_E_INVALID, "duplicate tensor");
+    ck_refused(hd__ckpt_save(&store, &save, &err), HD_E_INVALID, "a duplicate");
     close_store(&store);
     /* a folder that cannot be made: all ranks fail alike, rank 1 with rank 0's words */
     like = (struct member){.dir = scratch_path(&s, "file/x"), .values = &in, .deal = deal_flat, .step = 1};
