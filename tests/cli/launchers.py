@@ -13,6 +13,7 @@ import time
 
 heddle = os.path.abspath(sys.argv[1])
 os.chdir(tempfile.mkdtemp(prefix="heddle-launchers-"))
+PATIENCE = float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 APART = "comm={use: libfabric, provider: tcp}"
 JOB = """job: {name: My_job.7, steps: 3}
 model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn: 64, vocab: 256}
@@ -87,7 +88,7 @@ def batch(code="", send=None, restarted=0):
             time.sleep(0.01)
         time.sleep(0.2)
         job.send_signal(send)
-    job.communicate(timeout=100)
+    job.communicate(timeout=100 * PATIENCE)
     return job.returncode, lines_of("scontrol.words") == ["requeue 1234567"]
 
 
@@ -235,7 +236,7 @@ for index in range(2):
     env.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})  # there is no such name here
     pods.append(subprocess.Popen([heddle, *container["command"][1:]], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
 for pod in pods:
-    out = pod.communicate(timeout=100)[0]
+    out = pod.communicate(timeout=100 * PATIENCE)[0]
     expect(pod.returncode == 0, f"a pod's command ended with {pod.returncode}:\n{out}")
     expect(pod is not pods[0] or "4 ranks" in out, out)
 service, claim, job = manifest("job.steps=4", "launch.ranks=2")

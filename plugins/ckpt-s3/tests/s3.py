@@ -29,6 +29,7 @@ import time
 HEDDLE, HEDDLE_TEST, VENV = (pathlib.Path(os.path.abspath(a)) for a in sys.argv[1:4])
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = VENV / "bin" / "python3"
+PATIENCE = float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 SKIPPED = 77
 
 
@@ -186,7 +187,7 @@ def environment(**changes):
 
 def run(*words, code=0, env=None, program=HEDDLE):
     done = subprocess.run([program, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
-                          env=env or environment(), timeout=300)
+                          env=env or environment(), timeout=300 * PATIENCE)
     expect(SECRET not in done.stdout and TOKEN not in done.stdout, "a secret was printed")
     expect(done.returncode == code, f"exit code {done.returncode}, not {code}, of {' '.join(map(str, words))}:\n{done.stdout}")
     return done.stdout
@@ -333,7 +334,7 @@ def ranks_of_another_launcher():
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(RANK=str(rank), **at))
                  for rank in range(2)]
         for rank in ranks:
-            out = rank.communicate(timeout=100)[0]
+            out = rank.communicate(timeout=100 * PATIENCE)[0]
             expect(rank.returncode == code, f"exit code {rank.returncode}, not {code}:\n{out}")
         says(out, *words)
         expect(not [k for k in keys() if "pending" in k], keys())
@@ -421,7 +422,7 @@ def a_server_that_dies_at_each_request():
 
         FAULTS[:] = [die]
         done = subprocess.run([HEDDLE, "train", "dying.yaml", "job.steps=4", "checkpoint.every=0", "checkpoint.retries=0",
-                               "checkpoint.timeout=5s"], capture_output=True, text=True, check=False, env=environment(), timeout=120)
+                               "checkpoint.timeout=5s"], capture_output=True, text=True, check=False, env=environment(), timeout=120 * PATIENCE)
         FAULTS.clear()
         there = run("ckpt", "ls", "dying.yaml")
         says(there, "step-00000002")

@@ -18,6 +18,7 @@ import threading
 import time
 
 HEDDLE = pathlib.Path(sys.argv[1]).resolve()
+PATIENCE = float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 TOKENS = 400_000  # uint16: some blocks of 128 KiB
 FILES = {}        # name -> bytes
 SICK = set()      # names that fail behind their first block: /sick/NAME
@@ -134,7 +135,7 @@ def train(folder, data, *more, ranks=1, again=False):
            "optimizer.lr=1e-3", "comm.use=shm", "device.use=cpu", "device.threads=1", "data.http_block=128KiB", "data.http_cache=1MiB",
            f"launch.ranks={ranks}", f"metrics.jsonl={metrics}"]
     (folder / "job.yaml").write_text("{}\n")
-    done = subprocess.run([HEDDLE, "train", "job.yaml", *job, *more], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([HEDDLE, "train", "job.yaml", *job, *more], cwd=folder, capture_output=True, text=True, timeout=120 * PATIENCE)
     rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
     return done.returncode, [row["loss"] for row in rows if "loss" in row], done.stdout + done.stderr
 
