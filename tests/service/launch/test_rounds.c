@@ -122,6 +122,9 @@ END_TEST
 
 int main(void)
 {
+#ifdef __SANITIZE_THREAD__ /* a forked rank's first thread has the address of one of its agent's, which TSan takes for alive */
+    return 77;
+#endif
     TCase *tc = tcase_create("rounds");
     tcase_set_timeout(tc, 100);
     tcase_add_test(tc, all_ranks_of_node_0_die);
