@@ -220,7 +220,8 @@ static int32_t gather(void *user, const void *mine, uint64_t bytes,
     struct member *m = user;
     const struct hd__ckpt_peers peers = {
         .rank = m->rank, .ranks = m->world->ranks, .all_gather = exchange, .user = user};
-    m->world->gathers += m->rank == 0;
+    if (m->rank == 0)
+        m->world->gathers++;
     return gather_by_gather(&peers, mine, bytes, take, to, answer, answer_bytes, e);
 }
 
