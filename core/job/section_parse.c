@@ -103,11 +103,11 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
     return HD_OK;
 }
 
-/* Would a shell have put something else in its place: ~/a, ${B}/a, a/$B? */
+/* Would a shell have put something else in its place: ~/a, a-$B, ${B}/a, a/$(b), `b`? */
 static int is_for_a_shell(const char *path)
 {
-    for (const char *at = path; (at = strchr(at, '$')) != NULL; at++)
-        if (at[1] == '{' || ((at == path || at[-1] == '/') && (isupper((unsigned char)at[1]) || at[1] == '_')))
+    for (const char *at = path; (at = strpbrk(at, "$`")) != NULL; at++)
+        if (*at == '`' || isalpha((unsigned char)at[1]) || strspn(at + 1, "_{("))
             return 1;
     return *path == '~';
 }
@@ -123,8 +123,8 @@ int32_t hd__job_path_check(const struct hd__tree_node *node, const char *path, s
             return hd__job_node_fail(node, err, "%s: '%s' is no name of a file: leave the key out, or write ./%s", path,
                                      node->text, node->text);
     if (node->kind == HD__SCALAR && is_for_a_shell(node->text))
-        return hd__job_node_fail(node, err, "%s: '%.100s': ~ and variables are not expanded: write the whole path",
-                                 path, node->text);
+        return hd__job_node_fail(node, err, "%s: '%.100s': ~, $ and ` are not expanded: write the whole path", path,
+                                 node->text);
     if (store && (stores || !strcmp(store, "posix")))
         return HD_OK;
     return hd__job_node_fail(

@@ -636,8 +636,8 @@ START_TEST(paths_of_a_shell)
 {
     static const struct row rows[] = {
         {"train llama.yaml --dry-run metrics.jsonl=~/m.jsonl",
-         "command line: metrics.jsonl: '~/m.jsonl': ~ and variables are not", NULL},
-        {"train llama.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: '~/c': ~ and variables are", NULL},
+         "command line: metrics.jsonl: '~/m.jsonl': ~, $ and ` are not", NULL},
+        {"train llama.yaml checkpoint.dir=~/c", "command line: checkpoint.dir: '~/c': ~, $ and ` are not", NULL},
         {"train llama.yaml checkpoint.dir=a/$HOME/c", "checkpoint.dir: 'a/$HOME/c': ", "write the whole path"},
         {"train llama.yaml checkpoint.dir=c-${N}", "checkpoint.dir: 'c-${N}': ", "write the whole path"},
         {"train llama.yaml data.train=$HOME/t.bin", "data.train: $HOME/t.bin: No such file", "$ are not expanded"},
@@ -809,7 +809,7 @@ START_TEST(dry_runs_of_what_opens)
         {OPENS "metrics.sinks=[{\"use\":\"prometheus\",\"port\":31999},"
                "{\"use\":\"prometheus\",\"port\":31999,\"machine\":false}]",
          "port 31999 of 127.0.0.1 cannot be listened at: Address already in use", NULL},
-        {OPENS "metrics.tensorboard=~/tb", "metrics.tensorboard: '~/tb': ~ and variables are not expanded: ", NULL},
+        {OPENS "metrics.tensorboard=~/tb", "metrics.tensorboard: '~/tb': ~, $ and ` are not expanded: ", NULL},
         {OPENS "metrics.tensorboard=''", "metrics.tensorboard: the name of its folder is empty", NULL},
         {OPENS "metrics.tensorboard=/proc/tb", "command line: metrics.tensorboard: /proc/tb", NULL},
         {OPENS "metrics.tensorboard=tokens.bin/tb", "Not a directory", NULL},

@@ -143,6 +143,12 @@ static const struct bad keys[] = {
      "job.yaml:5:25: metrics.trace.file: 'off' is no name of a file: leave the key out, or write ./off"},
     {NULL, "checkpoint.dir=null",
      "command line: checkpoint.dir: 'null' is no name of a file: leave the key out, or write ./null"},
+    {NULL, "checkpoint.dir=ck/run-$SLURM_ARRAY_TASK_ID",
+     "command line: checkpoint.dir: 'ck/run-$SLURM_ARRAY_TASK_ID': ~, $ and ` are not expanded: write the whole path"},
+    {NULL, "checkpoint.dir=ck/$(date +%F)",
+     "command line: checkpoint.dir: 'ck/$(date +%F)': ~, $ and ` are not expanded: write the whole path"},
+    {NULL, "metrics.jsonl=logs/`date`.jsonl",
+     "command line: metrics.jsonl: 'logs/`date`.jsonl': ~, $ and ` are not expanded: write the whole path"},
     {NULL, "schedule.min_lr=1e\u22123",
      "command line: schedule.min_lr: '1e\u22123' is not a number: it has a character beyond ASCII, as a long minus is: "
      "type it anew"},
