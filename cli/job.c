@@ -179,6 +179,27 @@ static int32_t open_job(const struct hd__cli_job_arguments *arguments, struct hd
     return other ? hd_fail(err, HD_E_INVALID, "%s %s", arguments->file, other) : rc;
 }
 
+/* Machines may go until the least of launch.nodes is left, which has to hold all but the data-parallel axis. */
+static int32_t check_least(struct hd__job *job, struct hd_error *err)
+{
+    const int64_t *asked = job->mesh_asked;
+    int dp = !asked[HD_AXIS_DP_SHARD] || asked[HD_AXIS_DP_REPLICATE] == 1 ? HD_AXIS_DP_SHARD : HD_AXIS_DP_REPLICATE;
+    int64_t whole = job->ranks / job->mesh[dp], least = (whole + job->ranks_each - 1) / job->ranks_each;
+    struct hd__text mesh = {0};
+    if (job->nodes_min == job->nodes_max || job->nodes_min >= least)
+        return HD_OK;
+    for (int a = 0; a < HD_AXIS_TQ; a++)
+        if (a != dp && job->mesh[a] > 1)
+            hd__text_add(&mesh, "%s%s %lld", mesh.length ? " x " : "", hd__axis_name(a), (long long)job->mesh[a]);
+    int32_t rc = hd__job_fail(job, "launch.nodes", err,
+                              "launch.nodes: %d machine%s of %lld rank%s cannot hold %s: the least is %lld",
+                              job->nodes_min, job->nodes_min > 1 ? "s" : "", (long long)job->ranks_each,
+                              job->ranks_each > 1 ? "s" : "", mesh.at, (long long)least);
+    hd__text_free(&mesh);
+    job->ranks_each = 0; /* `train` looks for no smaller number of machines that it fits on */
+    return rc;
+}
+
 int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -202,7 +223,7 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
     }
     if (!out->job->mistakes.count &&
         ((arguments->before_resolve && arguments->before_resolve(arguments->user, out->job, &err)) ||
-         hd__job_resolve(out->job, ranks, &err)))
+         hd__job_resolve(out->job, ranks, &err) || (!out->chosen && check_least(out->job, &err))))
         hd__job_mistake(out->job, HD_OK, &err, NULL);
     return out->job->mistakes.count ? print_mistakes(out) : HD__EXIT_DONE;
 }

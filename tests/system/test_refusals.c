@@ -74,6 +74,8 @@ START_TEST(words_of_others)
          "'data.val.a=more.txt' behind it replaces all of data.val: leave one of them out"},
         {"check llama.yaml launch.ranks=4 launch.nodes=2 mesh.dp=4",
          "mesh: 8 ranks (launch.ranks 4 on each of 2 machines) are not pp 1 x dp 4", "launch.ranks=2; or mesh.dp=auto"},
+        {"check llama.yaml launch.ranks=1 launch.nodes=1:2 mesh.tp=2",
+         "command line: launch.nodes: 1 machine of 1 rank cannot hold tp 2: the least is 2", NULL},
         {"check llama.yaml mesh.tensor_parallel=2 mesh.tp=1", "command line: 'mesh.tensor_parallel=2' and 'mesh.tp=1'",
          "one key, mesh.tp"},
         {"train llama.yaml strategies.zero.stage=2.0", "'2.0' is none of 0, 1, 2, 3, NO_SHARD", "did you mean 2?"},
