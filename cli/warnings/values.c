@@ -263,6 +263,11 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
          "is of the first two steps alone, which are slow and which longer runs leave out: set job.steps to 3 or more"},
         {job->checkpoint_peers && !job->launch_restarts && job->nodes_min == job->nodes_max, "checkpoint.peers",
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},
+        {job->checkpoint_peers && (job->launch_restarts || job->nodes_min < job->nodes_max) && job->checkpoint_every &&
+             job->checkpoint_peers % job->checkpoint_every == 0,
+         "checkpoint.peers",
+         "is a multiple of checkpoint.every: no copy is newer than the checkpoint of its step, which a restart takes: "
+         "copy more often, or save more rarely"},
         {job->nodes_min < job->nodes_max && !job->launch_restarts && !job->checkpoint, "launch.nodes",
          "may lose machines, and there are no checkpoints to go on from: add checkpoint: {every: 30m}"},
         {job->nodes_min < job->nodes_max && job->checkpoint && !job->checkpoint_every && job->checkpoint_seconds <= 0 &&

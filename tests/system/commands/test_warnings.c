@@ -83,6 +83,8 @@ static const struct {
      "command line: warning: checkpoint.every is above job.steps: it never comes"},
     {"train llama.yaml --dry-run checkpoint={\"peers\":21} launch.restarts=1",
      "command line: warning: checkpoint.peers is above job.steps: no copies are made"},
+    {"train llama.yaml --dry-run checkpoint={\"every\":2,\"peers\":4} launch.restarts=1",
+     "command line: warning: checkpoint.peers is a multiple of checkpoint.every: no copy is newer than the "},
     {"train llama.yaml --dry-run watch.rerun=21",
      "command line: warning: watch.rerun is above job.steps: no instruction runs twice"},
     {"train llama.yaml --dry-run mesh.dp=2 watch.replicas=21",
