@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "core/base/dtype.h"
 #include "runtime/rendezvous/liveness.h"
@@ -127,6 +128,14 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
     if (!rc)
         hd__ckpt_init_zeros(hd__exec_program(s->exec), hd__exec_coord(s->exec), hd__exec_host_arena(s->exec));
     return rc;
+}
+
+void hd__train_session_warn_replaced(const struct hd__train_session *s, const char *key, const char *path)
+{
+    struct stat there;
+    if (!s->env->n_restarts && !stat(path, &there) && S_ISREG(there.st_mode))
+        hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is there and is replaced: name another file to keep it",
+                hd__job_where(s->compiled->job, key), key, path);
 }
 
 void hd__train_session_phase(struct hd__train_session *s, const char *phase)

@@ -35,6 +35,8 @@ int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled 
                                const struct hd__launch_env *env, struct hd_error *err);
 /* Next phase of the start, named in reports: all ranks go through the same. */
 void hd__train_session_phase(struct hd__train_session *s, const char *phase);
+/* A file of measurements that is there: a warning that this run replaces it, unless it was only started again. */
+void hd__train_session_warn_replaced(const struct hd__train_session *s, const char *key, const char *path);
 /* The next plug-in is closed, "closing data.train": from here on it is watched. */
 void hd__train_session_closing(struct hd__train_session *s, const char *what);
 /* `failed`: the job ends badly, and hd__speaker_fail has said why. */

@@ -481,10 +481,13 @@ START_TEST(after_its_end)
              "checkpoint step-00000100 is of step 10: remove it, or move it to another folder: that step has a "
              "checkpoint of its own, step-00000010",
              "train llama.yaml " ENDED "job.steps=12");
-    struct command *c = command_run("train llama.yaml job.name=unsaved job.steps=8 metrics.trace=t.json");
+    struct command *c = command_run("train llama.yaml job.name=unsaved job.steps=8 metrics.trace=t.json "
+                                    "metrics.blocks=t.csv");
     ck_assert_msg(strstr(c->out, "\nnothing is saved: the job has no checkpoint section\n"), "it said: %s", c->out);
     run_says(0, "metrics.trace: t.json is there and is replaced: name another file to keep it",
              "train llama.yaml job.name=unsaved job.steps=8 metrics.trace=t.json");
+    run_says(0, "metrics.blocks: t.csv is there and is replaced: name another file to keep it",
+             "train llama.yaml job.name=unsaved job.steps=8 metrics.blocks=t.csv");
 }
 END_TEST
 

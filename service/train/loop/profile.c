@@ -91,6 +91,8 @@ int32_t hd__loop_check_blocks(const struct hd__train_loop *l, struct hd_error *e
     int32_t rc = hd__output_check(path.at, HD__PROFILE_BEGINS, &why);
     if (rc)
         hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s", why.message);
+    else
+        hd__train_session_warn_replaced(&l->s, "metrics.blocks", path.at);
     hd__text_free(&path);
     return rc;
 }

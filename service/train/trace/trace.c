@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/base/file.h"
 #include "runtime/rendezvous/kv.h"
@@ -86,9 +85,8 @@ void hd__train_trace_init(struct hd__train_trace *t, struct hd__train_session *s
     *t = (struct hd__train_trace){.session = session};
     if (!job->trace.file || done >= job->steps)
         return;
-    if (session->env->rank == 0 && !session->env->n_restarts && !job->trace.active && !access(job->trace.file, F_OK))
-        hd__log(HD_LOG_WARN, NULL, "%s: metrics.trace: %s is there and is replaced: name another file to keep it",
-                hd__job_where(session->compiled->job, "metrics.trace"), job->trace.file);
+    if (session->env->rank == 0 && !job->trace.active)
+        hd__train_session_warn_replaced(session, "metrics.trace", job->trace.file);
     t->recorded = is_recorded(job, session->env->rank);
     /* half of what the rendezvous holds, shared by all that are recorded */
     uint64_t sharing = job->trace.n_ranks ? job->trace.n_ranks : (uint64_t)session->compiled->mesh.ranks;
