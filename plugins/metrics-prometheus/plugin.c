@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -34,6 +35,7 @@ struct hd_metrics {
     size_t bytes;
     struct values values;
     int32_t with_machine, without_steps;
+    int32_t lock_fd, reserved;  /* of PATH.lock; -1: none */
     struct nvml *gpus;          /* NULL: none */
     char *machine;              /* the machine's part of a scrape, */
     struct timespec machine_at; /* which was read then */
@@ -221,11 +223,26 @@ static int32_t check_settings(const struct prometheus_settings *s, struct hd_err
     return HD_OK;
 }
 
+/* A lock on a file beside it, as each record is another file; it stays, and node_exporter reads no such name. flock()
+ * locks another user's file as well. Without a lock the job goes on, and write_file says what the folder lacks. */
+static int32_t lock_file(struct hd_metrics *m, struct hd_error *err)
+{
+    char *path = NULL;
+    m->lock_fd = asprintf(&path, "%s.lock", m->path) < 0
+                     ? -1
+                     : open(path, O_RDONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    free(path);
+    if (m->lock_fd >= 0 && flock(m->lock_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return hd_fail(err, HD_E_INVALID,
+                       "textfile: %s: another process is writing it: wait for its end, or name another file", m->path);
+    return HD_OK;
+}
+
 static int32_t name_file(struct hd_metrics *m, const char *path, struct hd_error *err)
 {
     m->path = strdup(path);
     if (m->path && asprintf(&m->temporary, "%s.tmp", path) >= 0)
-        return HD_OK;
+        return lock_file(m, err);
     m->temporary = NULL;
     return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
 }
@@ -302,6 +319,8 @@ static void prometheus_close(struct hd_metrics *m)
     if (m->server)
         MHD_stop_daemon(m->server); /* closes the socket */
     pthread_mutex_destroy(&m->lock);
+    if (m->lock_fd >= 0)
+        close(m->lock_fd);
     free(m->path);
     free(m->temporary);
     free(m->text);
@@ -321,6 +340,7 @@ static int32_t prometheus_open(const struct hd_host *host, const void *settings,
     if (!m)
         return hd_fail(err, HD_E_NOMEM, "no memory");
     pthread_mutex_init(&m->lock, NULL);
+    m->lock_fd = -1;
     if (start->record) /* else another machine than rank 0's: no steps, and node_exporter has the machine */
         values_start(&m->values, start->step);
     m->with_machine = s->machine;

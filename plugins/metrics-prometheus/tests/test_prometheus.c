@@ -92,7 +92,7 @@ END_TEST
 START_TEST(textfile)
 {
     struct scratch s;
-    struct hd_metrics *m;
+    struct hd_metrics *m, *other = NULL;
     size_t bytes;
     const struct hd_metrics_start start = {.struct_size = sizeof start, .job = "j", .record = "{}", .steps = 9};
     const struct hd_metric loss = real("loss", 1.5);
@@ -105,12 +105,15 @@ START_TEST(textfile)
     ck_assert(has(before, "heddle_step 0"));
     free(before);
     ck_ok(ops_of()->write(m, &record, &err));
+    ck_refused(ops_of()->open(NULL, &settings, &start, &other, &err), HD_E_INVALID, "another process is writing it");
     char *after = scratch_read(path, &bytes);
     ck_assert(has(after, "heddle_step 3") && has(after, "heddle_loss 1.5"));
     ck_assert_int_ne(access(temporary, F_OK), 0);
     free(after);
     ops_of()->close(m);
     ck_assert_int_eq(access(path, F_OK), 0);
+    ck_ok(ops_of()->open(NULL, &settings, &start, &other, &err));
+    ops_of()->close(other);
     scratch_finish(&s);
 }
 END_TEST
