@@ -287,6 +287,17 @@ static void warn_input(const struct k8s_request *r, struct hd__job *job, const c
                 hd__job_where(job, key), key, path, r->folder);
 }
 
+/* A sink that serves metrics. */
+static void warn_address(struct hd__job *job, const struct hd__job_value *address)
+{
+    int table = (int)(strlen(address->path) - strlen("address"));
+    const struct hd__job_value *port =
+        hd__job_value_get(job, hd__arena_format(&job->arena, "%.*sport", table, address->path));
+    if (port && strcmp(port->text, "-1") != 0 && (!strncmp(address->text, "127.", 4) || !strcmp(address->text, "::1")))
+        hd__log(HD_LOG_WARN, NULL, "%s: %s: %s is inside the pod, where Prometheus cannot scrape it: say 0.0.0.0",
+                hd__job_where(job, address->path), address->path, address->text);
+}
+
 static int check_paths(const struct k8s_request *r, const struct hd__compiled *c)
 {
     struct hd__job *job = c->job;
@@ -301,6 +312,8 @@ static int check_paths(const struct k8s_request *r, const struct hd__compiled *c
                     "%s: data.cache: %s is not in the volume, which pods see at %s (--folder): each pod tokenizes for "
                     "itself, and again after a restart: name a path below it",
                     hd__job_where(job, v->path), path, r->folder);
+        if (!strncmp(v->path, "metrics.sinks.", 14) && hd__ends_with(v->path, ".address"))
+            warn_address(job, v);
         if (!is_output(v->path) || !is_outside(r, path))
             continue;
         hd__job_fail(job, v->path, &err,

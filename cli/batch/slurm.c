@@ -53,10 +53,20 @@ static void add_directives(struct hd__text *out, const struct slurm_request *r, 
     if (r->max > r->min)
         hd__text_add(out, "-%d", r->max);
     hd__text_add(out, "\n#SBATCH --ntasks-per-node=%d\n", r->each);
-    if (strcmp(c->device_choice.component->name, "cpu") != 0)
+    long long cores = threads ? json_integer_value(threads->json) : 0;
+    int cpu = !strcmp(c->device_choice.component->name, "cpu");
+    if (!cpu)
         hd__text_add(out, "#SBATCH --gpus-per-node=%d\n", r->each);
-    if (threads && json_integer_value(threads->json) > 0)
-        hd__text_add(out, "#SBATCH --cpus-per-task=%lld\n", (long long)json_integer_value(threads->json));
+    if (cores > 0)
+        hd__text_add(out, "#SBATCH --cpus-per-task=%lld\n", cores);
+    else if (cpu) {
+        hd__text_add(out, "# device.threads is not set: without sbatch --cpus-per-task=N a rank gets one core\n");
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: device.threads is not set, and Slurm gives a rank one core where --cpus-per-task is not: set it, or "
+            "say sbatch --cpus-per-task=N",
+            hd__job_where(c->job, "device.threads"));
+    }
     if (minutes)
         hd__text_add(out, "#SBATCH --time=%lld\n", (long long)minutes);
     hd__text_add(out,

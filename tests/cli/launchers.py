@@ -141,6 +141,8 @@ for command in ("slurm", "k8s"):
               command, "job.yaml", f"checkpoint.resume={resume}")
         named(says, command, "job.yaml", f"checkpoint.resume={resume}")
 expect("#SBATCH --cpus-per-task=8\n" in run("slurm", "job.yaml", "device.threads=8").stdout, "device.threads is not told to Slurm")
+without = run("slurm", "job.yaml", "device={use: cpu}")
+expect("--cpus-per-task=N a rank gets one core\n" in without.stdout and "device.threads is not set, and Slurm" in without.stderr, without)
 refused("--nodes 3: launch.nodes is 2: make them equal", "slurm", "job.yaml", APART, "launch.nodes=2", "--nodes", "3")
 for folder in ("/tmp/x", "/var/tmp/x", "/dev/shm/x"):
     said = run("slurm", "job.yaml", f"checkpoint.dir={folder}").stderr
@@ -185,6 +187,9 @@ for key in ("data.train", "data.test", "data.tokenizer"):
     expect(f"{key}: /abs/file is not in the volume" in said, said)
 said = run("k8s", "job.yaml", "data.cache=/x/tokens").stderr
 expect("data.cache: /x/tokens is not in the volume" in said and "each pod tokenizes for itself" in said, said)
+for address, inside in (("127.0.0.1", 1), ("0.0.0.0", 0)):
+    said = run("k8s", "job.yaml", f"metrics.sinks=[{{use: prometheus, port: 9464, address: {address}}}]").stderr
+    expect(("127.0.0.1 is inside the pod, where Prometheus cannot scrape it: say 0.0.0.0" in said) == inside, said)
 # Kubernetes makes one $ of two, kubectl's YAML a boolean of yes.
 text = run("k8s", "job.yaml", 'watch.command=kill $$ "$(NAME)"; it\'s\na\\b', "job.name=yes").stdout
 expect(r'''"watch.command=kill $$$$ \"$$(NAME)\"; it's\x0aa\\b"''' in text, text)
