@@ -421,6 +421,10 @@ START_TEST(stopped_overwriting)
     command_wait(c, 20);
     expect_code(c, 3);
     expect_says(c, "the state is saved: checkpoint.resume=auto goes on");
+    c = command_run_env("SLURM_RESTART_COUNT=1", "train " ENDLESS "job.name=again checkpoint.resume=overwrite");
+    expect_code(c, 2);
+    expect_says(c,
+                "checkpoint.resume is overwrite, and this is a start again (SLURM_RESTART_COUNT is 1), which would ");
 }
 END_TEST
 

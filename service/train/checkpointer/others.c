@@ -111,6 +111,23 @@ static int32_t tell_aside(const struct hd__train_checkpointer *k, uint32_t moved
     return hd__store_put(k->s->store, key, &aside, sizeof aside, err);
 }
 
+/* A launcher starts the ranks again after a failure: each of its starts would begin at step 0. */
+static int32_t check_first_start(const struct hd__train_checkpointer *k, struct hd_error *err)
+{
+    static const char *const counts[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
+    struct hd__job *job = k->s->compiled->job;
+    for (size_t i = 0; i < HD__COUNT(counts); i++) {
+        const char *count = getenv(counts[i]);
+        if (count && strtol(count, NULL, 10) > 0 && !strcmp(job->resume, "overwrite"))
+            return hd__job_fail(job, "checkpoint.resume", err,
+                                "checkpoint.resume is overwrite, and this is a start again (%s is %s), which would "
+                                "move the checkpoints in %s aside and begin at step 0: leave it out, to go on from "
+                                "them, or unset %s",
+                                counts[i], count, k->dir, counts[i]);
+    }
+    return HD_OK;
+}
+
 int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[HD__RUN_ID], struct hd_error *err)
 {
     uint32_t n = 0, torn = 0, others = 0;
@@ -121,6 +138,8 @@ int32_t hd__train_checkpointer_begin(struct hd__train_checkpointer *k, char run[
             others += i < n && !k->fell_back && !k->only_run; /* torn ones may be copied whole some day */
             k->aside[k->n_aside++] = k->aside[i];
         }
+    if (!rc && others)
+        rc = check_first_start(k, err);
     k->aside_are = others ? "of another run" : k->fell_back ? "that cannot be read" : "without an index.json";
     if (k->only_run)
         snprintf(run, HD__RUN_ID, "%s", k->only_run);
