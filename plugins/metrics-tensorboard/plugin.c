@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,9 +18,10 @@ struct tensorboard_settings {
 
 struct hd_metrics {
     char *path;
-    int64_t step; /* step of the checkpoint that the run resumes from */
-    int32_t fd;
-    int32_t begun; /* the file has its first records */
+    int64_t step;       /* step of the checkpoint that the run resumes from */
+    int32_t fd, folder; /* folder: of the run, locked; -1: no locks there */
+    int32_t begun;      /* the file has its first records */
+    int32_t reserved;
 };
 
 static const struct hd_option options[] = {
@@ -101,6 +103,8 @@ static void tensorboard_close(struct hd_metrics *m)
         return;
     if (m->fd >= 0)
         close(m->fd);
+    if (m->folder >= 0)
+        close(m->folder);
     free(m->path);
     free(m);
 }
@@ -119,6 +123,16 @@ static int32_t open_file(struct hd_metrics *m, const char *dir, struct hd_error 
     }
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     return m->fd < 0 ? hd_fail(err, HD_E_IO, "%s: %s", m->path, strerror(errno)) : HD_OK;
+}
+
+/* Copies of one run's checkpoints that go on at once have one id, and would draw one curve. */
+static int32_t lock_folder(struct hd_metrics *m, const char *dir, struct hd_error *err)
+{
+    m->folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (m->folder >= 0 && flock(m->folder, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: another process is writing this run: wait for its end, or name another folder", dir);
+    return HD_OK;
 }
 
 static int32_t check_dir(const char *dir, struct hd_error *err)
@@ -171,10 +185,12 @@ static int32_t tensorboard_open(const struct hd_host *host, const void *settings
         free(m);
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", dir);
     }
-    m->fd = -1;
+    m->fd = m->folder = -1;
     m->step = start->step;
-    int32_t rc =
-        make_folders(folder) ? hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno)) : open_file(m, folder, err);
+    int32_t rc = make_folders(folder) ? hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno))
+                 : knows_run          ? lock_folder(m, folder, err)
+                                      : HD_OK;
+    rc = rc ? rc : open_file(m, folder, err);
     free(folder);
     if (rc)
         tensorboard_close(m);

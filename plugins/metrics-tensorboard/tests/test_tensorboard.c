@@ -69,8 +69,9 @@ static void run(const char *dir, const char *id, int64_t resumed)
                                        .metric_size = sizeof *first,
                                        .step = 7,
                                        .time = 2.5};
-    struct hd_metrics *m;
+    struct hd_metrics *m, *other = NULL;
     ck_ok(ops_of()->open(NULL, &dir, &start, &m, &err));
+    ck_refused(ops_of()->open(NULL, &dir, &start, &other, &err), HD_E_INVALID, "another process is writing this run");
     ck_ok(ops_of()->write(m, &record, &err));
     record.metrics = second;
     record.count = 2;
