@@ -184,9 +184,11 @@ static int32_t check_least(struct hd__job *job, struct hd_error *err)
 {
     const int64_t *asked = job->mesh_asked;
     int dp = !asked[HD_AXIS_DP_SHARD] || asked[HD_AXIS_DP_REPLICATE] == 1 ? HD_AXIS_DP_SHARD : HD_AXIS_DP_REPLICATE;
-    int64_t whole = job->ranks / job->mesh[dp], least = (whole + job->ranks_each - 1) / job->ranks_each;
     struct hd__text mesh = {0};
-    if (job->nodes_min == job->nodes_max || job->nodes_min >= least)
+    if (job->nodes_min == job->nodes_max)
+        return HD_OK;
+    int64_t whole = job->ranks / job->mesh[dp], least = (whole + job->ranks_each - 1) / job->ranks_each;
+    if (job->nodes_min >= least)
         return HD_OK;
     for (int a = 0; a < HD_AXIS_TQ; a++)
         if (a != dp && job->mesh[a] > 1)
