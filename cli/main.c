@@ -1,9 +1,11 @@
 /* The heddle command: finds the subcommand, prints help, splits a command line. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cli/job.h"
 #include "core/base/base.h"
@@ -206,6 +208,14 @@ static void set_library_defaults(void)
     setenv("IPATH_NO_BACKTRACE", "1", 0); /* libinfinipath, of libfabric, would take Ctrl-C, and end by exit(1) */
 }
 
+/* A closed one's number would be given to a file or socket, and messages go into it. Those of here fail as before. */
+static void fill_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            return;
+}
+
 int hd__cli_check_stdout(int code)
 {
     if (!fflush(stdout) && !ferror(stdout))
@@ -217,6 +227,7 @@ int hd__cli_check_stdout(int code)
 int main(int argc, char **argv)
 {
     struct hd_error err = HD_ERROR_INIT;
+    fill_standard_files();
     set_library_defaults();
     hd__crash_catch("error: heddle", "");
     signal(SIGXFSZ, SIG_IGN); /* ulimit -f: the write fails, and its message has the file */

@@ -37,9 +37,14 @@ static int train_rank(void *user, const struct hd__launch_env *env)
     if (kept >= 0)
         dup2(STDERR_FILENO, STDOUT_FILENO);
     code = hd__train(c, env);
+    int lost = fflush(stdout) || ferror(stdout);
+    if (lost && kept < 0)
+        hd__log(HD_LOG_WARN, NULL, "what it prints could not be written: %s; steps and checkpoints do not depend on it",
+                strerror(errno));
+    if (lost)
+        clearerr(stdout);
     if (kept < 0)
         return code;
-    fflush(stdout);
     dup2(kept, STDOUT_FILENO);
     close(kept);
     return code;
@@ -458,7 +463,7 @@ static int prepare_round(void *user, int32_t ranks)
 static int train_round(void *user, const struct hd__launch_env *env)
 {
     const struct hd__cli_training *t = user;
-    return hd__cli_check_stdout(train_rank(t->loaded.compiled, env));
+    return train_rank(t->loaded.compiled, env);
 }
 
 /* Threads of ranks that share cores have to give them away at once. OpenMP's library would see that by itself, but it

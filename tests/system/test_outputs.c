@@ -478,18 +478,30 @@ START_TEST(metrics_nowhere)
 }
 END_TEST
 
-/* What a command prints is its result, of one rank and of several. */
+/* What a command prints is its result, but for a run's: its steps and checkpoints are, of one rank and of several. */
 START_TEST(lost_output)
 {
-    static const char *const commands[] = {"explain llama.yaml", "train llama.yaml job.steps=1 job.name=lost",
-                                           "train llama.yaml job.steps=1 job.name=lost mesh.dp=2", "test optim-sgd"};
-    for (size_t i = 0; i < HD__COUNT(commands); i++) {
-        struct command *c = command_run("%s", commands[i]);
+    static const struct {
+        const char *command;
+        int code;
+    } rows[] = {{"explain llama.yaml", 1},
+                {"train llama.yaml job.steps=1 job.name=lost", 0},
+                {"train llama.yaml job.steps=1 job.name=lost mesh.dp=2 launch.restarts=1", 0},
+                {"test optim-sgd", 1}};
+    static const char *const lost[][2] = {{">/dev/full", "No space left"}, {">&-", "Bad file descriptor"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i].command);
         expect_code(c, 0);
-        int status = system(keep(hd__format(HEDDLE " %s >/dev/full 2>lost.txt", commands[i])));
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s: %x", commands[i], (unsigned)status);
-        ck_assert_ptr_nonnull(strstr(read_file("lost.txt"), "what it prints could not be written: No space left"));
+        for (size_t k = 0; k < HD__COUNT(lost); k++) {
+            int status = system(keep(hd__format(HEDDLE " %s 2>lost.txt %s", rows[i].command, lost[k][0])));
+            ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == rows[i].code, "%s: %x", rows[i].command,
+                          (unsigned)status);
+            ck_assert_ptr_nonnull(
+                strstr(read_file("lost.txt"), keep(hd__format("what it prints could not be written: %s", lost[k][1]))));
+        }
     }
+    /* A socket of the rendezvous is not given the number of a closed one, which messages go to. */
+    ck_assert_int_eq(system(HEDDLE " train llama.yaml job.steps=1 job.name=lost mesh.dp=2 <&- >&- 2>&-"), 0);
 }
 END_TEST
 

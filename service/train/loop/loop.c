@@ -793,7 +793,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         hd__train_session_closing(&l.s, "closing the storage of checkpoints");
     hd__train_checkpointer_close(l.checkpointer);
     code = code ? code : stopped ? 3 : 0;
-    if (l.s.store && !fflush(stdout) && !ferror(stdout)) /* else the command fails, and its exit code is another */
+    if (l.s.store && !fflush(stdout) && !ferror(stdout)) /* else a command may fail, and its exit code be another */
         hd__store_say_exit(l.s.store, code);
     hd__train_session_close(&l.s, rc != HD_OK);
     hd__run_locks_release(&l.locks);
