@@ -360,7 +360,7 @@ int hd__launch_agents_run(const struct hd__launch_agents *agents)
     hd__launch_warn_loopback("launch.rendezvous", agents->nodes->host);
     hd__launch_block_signals(&g.round.signals); /* a notice may be there already */
     if (agents->notice_file || agents->notice_command)
-        notice = hd__launch_notice_start(agents->notice_file, agents->notice_command, agents->notice_every);
+        notice = hd__launch_notice_start(getpid(), agents->notice_file, agents->notice_command, agents->notice_every);
     signal(SIGPIPE, SIG_IGN);
     code = agents->nodes->node ? follow(&g) : hd__agent_run_lead(&g);
     hd__store_close(g.store);

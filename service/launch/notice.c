@@ -64,7 +64,7 @@ static int is_told(const char *file, const char *command, double every, int *war
     return !code;
 }
 
-static void watch(const char *file, const char *command, double every, pid_t rank)
+static void watch(pid_t tell, const char *file, const char *command, double every, pid_t rank)
 {
     sigset_t none;
     int warned = 0;
@@ -79,7 +79,7 @@ static void watch(const char *file, const char *command, double every, pid_t ran
         if (is_told(file, command, every, &warned)) {
             hd__log(HD_LOG_INFO, NULL, "launch.notice: %s%s: the job saves and ends", file ? file : command,
                     file ? " is there" : " exited with 0");
-            kill(rank, SIGUSR1);
+            kill(tell, SIGUSR1);
             _exit(0);
         }
         sleep_for(every);
@@ -87,13 +87,13 @@ static void watch(const char *file, const char *command, double every, pid_t ran
     _exit(0);
 }
 
-pid_t hd__launch_notice_start(const char *file, const char *command, double every)
+pid_t hd__launch_notice_start(pid_t tell, const char *file, const char *command, double every)
 {
     pid_t rank = getpid(), pid;
     fflush(NULL);
     pid = fork();
     if (pid == 0)
-        watch(file, command, every, rank);
+        watch(tell, file, command, every, rank);
     if (pid < 0)
         hd__log(HD_LOG_WARN, NULL, "launch.notice: no process looks for it: fork: %s", strerror(errno));
     return pid;

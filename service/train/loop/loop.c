@@ -742,8 +742,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     speaks_of_stop = !env->local_rank || !env->launched_by_heddle;
     catch_signals(on_early_signal);
     if (l.is_leader && !env->agents && (compiled->job->notice_file || compiled->job->notice_command))
-        notice = hd__launch_notice_start(compiled->job->notice_file, compiled->job->notice_command,
-                                         compiled->job->notice_every);
+        notice = hd__launch_notice_start(env->progress ? getppid() : getpid(), compiled->job->notice_file,
+                                         compiled->job->notice_command, compiled->job->notice_every);
     rc = open_run(&l, env, compiled, &err);
     catch_crashes(prefix);
     catch_signals(on_signal);
