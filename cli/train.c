@@ -276,14 +276,23 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
 static void warn_cores(struct hd__job *job, int32_t ranks, int launched)
 {
     int32_t all = (int32_t)sysconf(_SC_NPROCESSORS_ONLN), cores = launched ? all : hd__cpu_count();
-    if (ranks <= cores)
-        return;
+    const struct hd__job_value *each = hd__job_value_get(job, "device.threads"); /* of device cpu; 0: as many as fit */
+    int64_t threads = HD__MAX(1, each ? json_integer_value(each->json) : 0);
+    double quota = hd__cpu_quota();
     const char *key = job->launch_ranks ? "launch.ranks" : "mesh";
     const char *where = launched ? "" : hd__arena_format(&job->arena, "%s: %s: ", hd__job_where(job, key), key);
-    hd__log(HD_LOG_WARN, NULL, "%s%d ranks share the %d core%s %s, and take turns: start at most %d here%s", where,
-            ranks, cores, cores > 1 ? "s" : "",
-            cores < all ? "that this process may use (taskset or --cpus-per-task leave it no more)" : "of this machine",
-            cores, cores < all ? "" : ", and others on more machines");
+    if (quota > 0 && (double)ranks * (double)threads > HD__MAX(1, quota))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s%d rank%s of %" PRId64
+                " thread%s, and the quota of the cgroup is %.3g cores, so that the kernel stops "
+                "them in the middle of a step: lower launch.ranks or device.threads, or raise it (--cpus)",
+                where, ranks, ranks > 1 ? "s" : "", threads, threads > 1 ? "s" : "", quota);
+    else if (ranks > cores)
+        hd__log(HD_LOG_WARN, NULL, "%s%d ranks share the %d core%s %s, and take turns: start at most %d here%s", where,
+                ranks, cores, cores > 1 ? "s" : "",
+                cores < all ? "that this process may use (taskset or --cpus-per-task leave it no more)"
+                            : "of this machine",
+                cores, cores < all ? "" : ", and others on more machines");
 }
 
 static int print_config(struct hd__cli_training *t)

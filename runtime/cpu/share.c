@@ -28,65 +28,65 @@ void hd__cpu_name(char out[96])
     snprintf(out, 96, "%.95s", line + strspn(line, " \t:"));
 }
 
-/* The least quota, in cores, of this process' cgroups (v2, then v1), up to the root of what can be seen; 0: none. */
-static double least_quota(const char *root, const char *group, const char *file)
-{
-    char *path = hd__format("%s%s", root, group), text[64];
-    double least = 0;
-    for (size_t base = strlen(root);;) {
-        char *at = hd__format("%s/%s", path, file), *slash;
-        double quota = 0, period = 100000;
-        if (hd__cpu_file_line(at, "", text, sizeof text)) {
-            sscanf(text, "%lf %lf", &quota, &period);
-            free(at);
-            at = hd__format("%s/cpu.cfs_period_us", path);
-            if (strcmp(file, "cpu.max") && hd__cpu_file_line(at, "", text, sizeof text))
-                period = strtod(text, NULL);
-        }
-        free(at);
-        if (quota > 0 && period > 0)
-            least = least > 0 ? fmin(least, quota / period) : quota / period;
-        slash = strrchr(path, '/');
-        if (!slash || (size_t)(slash - path) < base)
-            break;
-        *slash = 0;
-    }
-    free(path);
-    return least;
-}
-
 /* ":cpu,cpuacct", or ":cpuacct,cpu" as older kernels have it. */
-static int has_cpu(const char *controllers)
+static int has_controller(const char *controllers, const char *name)
 {
+    size_t n = strlen(name);
     for (const char *c = controllers; c; c = strchr(c + 1, ','))
-        if (!strncmp(c + 1, "cpu", 3) && (c[4] == ',' || !c[4]))
+        if (!strncmp(c + 1, name, n) && (c[n + 1] == ',' || !c[n + 1]))
             return 1;
     return 0;
 }
 
-double hd__cpu_quota_of(const char *groups, const char *root)
+void hd__cpu_cgroups(const char *groups, const char *root, const char *controller,
+                     void (*visit)(const char *folder, void *user), void *user)
 {
     FILE *f = fopen(groups, "re");
-    char line[4096], *cpu = hd__format("%s/cpu", root);
-    double least = 0;
+    char line[4096];
     while (f && fgets(line, sizeof line, f)) {
-        char *of = strchr(line, ':'), *group = of ? strchr(of + 1, ':') : NULL;
-        double quota = 0;
+        char *of = strchr(line, ':'), *group = of ? strchr(of + 1, ':') : NULL, *slash;
         if (!group)
             continue;
         *group++ = 0;
         group[strcspn(group, "\n")] = 0;
         group[strcmp(group, "/") ? strlen(group) : 0] = 0;
-        if (!strcmp(of, ":"))
-            quota = least_quota(root, group, "cpu.max");
-        else if (has_cpu(of))
-            quota = least_quota(cpu, group, "cpu.cfs_quota_us");
-        if (quota > 0)
-            least = least > 0 ? fmin(least, quota) : quota;
+        int v2 = !strcmp(of, ":");
+        if (!v2 && !has_controller(of, controller))
+            continue;
+        char *path = hd__format("%s%s%s%s", root, v2 ? "" : "/", v2 ? "" : controller, group);
+        size_t base = strlen(path) - strlen(group);
+        for (visit(path, user); (slash = strrchr(path, '/')) && (size_t)(slash - path) >= base; visit(path, user))
+            *slash = 0;
+        free(path);
     }
     if (f)
         fclose(f);
-    free(cpu);
+}
+
+static void least_quota(const char *folder, void *user)
+{
+    static const char *const names[] = {"cpu.max", "cpu.cfs_quota_us"}; /* of v2, of v1 */
+    double *least = user;
+    char text[64];
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        char *at = hd__format("%s/%s", folder, names[i]);
+        double quota = 0, period = 100000;
+        if (hd__cpu_file_line(at, "", text, sizeof text))
+            sscanf(text, "%lf %lf", &quota, &period);
+        free(at);
+        at = hd__format("%s/cpu.cfs_period_us", folder);
+        if (i && hd__cpu_file_line(at, "", text, sizeof text))
+            period = strtod(text, NULL);
+        free(at);
+        if (quota > 0 && period > 0)
+            *least = *least > 0 ? fmin(*least, quota / period) : quota / period;
+    }
+}
+
+double hd__cpu_quota_of(const char *groups, const char *root)
+{
+    double least = 0;
+    hd__cpu_cgroups(groups, root, "cpu", least_quota, &least);
     return least;
 }
 

@@ -25,7 +25,8 @@ void hd__train_watch_warn(struct hd__job *job);
 
 /* Bytes: minimum of the machine's free memory and the cgroup's (v2, v1) remaining limit; not above 0: unknown. */
 int64_t hd__train_memory_available(void);
-int64_t hd__train_memory_of(const char *meminfo, const char *cgroups); /* as if these were /proc's and /sys/fs/cgroup */
+/* As if these were /proc/meminfo, /proc/self/cgroup and /sys/fs/cgroup. */
+int64_t hd__train_memory_of(const char *meminfo, const char *groups, const char *root);
 
 /* Checks that the plan fits this machine (and its cgroup). HD_E_NOMEM with the numbers. */
 int32_t hd__train_check_memory(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err);

@@ -15,36 +15,38 @@ static int64_t read_number(const char *path, const char *key)
 }
 
 /* The rest of a cgroup's limit. `used` counts the cache of files that were read and written, which makes way. */
-static int64_t cgroup_left(const char *folder, const char *limit_name, const char *used_name, const char *total)
+static void cgroup_left(const char *folder, void *user)
 {
-    static const char *const cache[] = {"inactive_file ", "active_file "};
-    char path[512], key[32];
-    snprintf(path, sizeof path, "%s/%s", folder, limit_name);
-    int64_t limit = read_number(path, "");
-    snprintf(path, sizeof path, "%s/%s", folder, used_name);
-    int64_t used = read_number(path, "");
-    if (limit <= 0 || used < 0)
-        return INT64_MAX;
-    snprintf(path, sizeof path, "%s/memory.stat", folder);
-    for (size_t k = 0; k < HD__COUNT(cache); k++) {
-        snprintf(key, sizeof key, "%s%s", total, cache[k]);
-        used -= HD__MAX(read_number(path, key), 0);
+    static const struct {
+        const char *limit, *used, *cache[2]; /* of v2, and of v1 */
+    } names[] = {{"memory.max", "memory.current", {"inactive_file ", "active_file "}},
+                 {"memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}}};
+    int64_t *left = user;
+    char path[4500];
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i].limit);
+        int64_t limit = read_number(path, "");
+        snprintf(path, sizeof path, "%s/%s", folder, names[i].used);
+        int64_t used = read_number(path, "");
+        if (limit <= 0 || used < 0)
+            continue;
+        snprintf(path, sizeof path, "%s/memory.stat", folder);
+        for (size_t k = 0; k < HD__COUNT(names[i].cache); k++)
+            used -= HD__MAX(read_number(path, names[i].cache[k]), 0);
+        *left = HD__MIN(*left, limit - HD__MAX(used, 0));
     }
-    return limit - HD__MAX(used, 0);
 }
 
-int64_t hd__train_memory_of(const char *meminfo, const char *cgroups)
+int64_t hd__train_memory_of(const char *meminfo, const char *groups, const char *root)
 {
     int64_t left = read_number(meminfo, "MemAvailable:") * 1024;
-    char v1[256];
-    snprintf(v1, sizeof v1, "%s/memory", cgroups);
-    left = HD__MIN(left, cgroup_left(cgroups, "memory.max", "memory.current", ""));
-    return HD__MIN(left, cgroup_left(v1, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"));
+    hd__cpu_cgroups(groups, root, "memory", cgroup_left, &left);
+    return left;
 }
 
 int64_t hd__train_memory_available(void)
 {
-    return hd__train_memory_of("/proc/meminfo", "/sys/fs/cgroup");
+    return hd__train_memory_of("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
 }
 
 /* checkpoint.peers, on the machine of rank 0, which stores most: two copies of each rank here, and two of each that

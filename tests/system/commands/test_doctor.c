@@ -303,6 +303,10 @@ START_TEST(threads_of_a_quota)
     struct command *c = command_run_env("OMP_NUM_THREADS=9999", "train llama.yaml --dry-run device.threads=0");
     expect_code(c, 0);
     expect_says(c, "OMP_NUM_THREADS is 9999, and not read: a rank has 1 of the cores");
+    ck_assert(!strstr(c->err, "quota"));
+    expect_says(command_run("train llama.yaml --dry-run mesh.dp=2 device.threads=0"),
+                "mesh: 2 ranks of 1 thread, and the quota of the cgroup is 1.5 cores, so that the kernel stops them");
+    expect_says(command_run("train llama.yaml --dry-run device.threads=2"), "1 rank of 2 threads, and the quota");
 }
 END_TEST
 
