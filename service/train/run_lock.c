@@ -111,12 +111,42 @@ int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, str
     const char *named = hd__arena_format(&job->arena, "runs/%s", job->name), *folder = hd__job_folder(job),
                *dir = job->checkpoint_dir;
     int32_t rc = HD_OK;
-    *locks = (struct hd__run_locks){{-1, -1}};
+    *locks = (struct hd__run_locks){{-1, -1}, {folder, dir}};
     if ((job->trace.ends || !strcmp(folder, named)) && (rc = hd__run_lock_folder(folder, &locks->fd[0], err)))
         return hd__job_locate_error(job, "job.name", err);
     if (dir && (rc = hd__run_lock_folder(dir, &locks->fd[1], err)))
         return hd__job_locate_error(job, "checkpoint.dir", err);
     return HD_OK;
+}
+
+int32_t hd__run_locks_check(struct hd__run_locks *locks, const char *run, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < HD__COUNT(locks->fd) && !rc; i++) {
+        struct stat ours, there;
+        if (locks->fd[i] < 0 || fstat(locks->fd[i], &ours))
+            continue;
+        char *path = hd__format("%s/.heddle-lock", locks->folder[i]);
+        int why = stat(path, &there) ? errno : 0;
+        free(path);
+        if (why == ENOENT) {
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s was renamed or removed, or its .heddle-lock was: it is locked again, and later checkpoints are "
+                    "saved by this name",
+                    locks->folder[i]);
+            close(locks->fd[i]);
+            locks->fd[i] = -1;
+            rc = hd__run_lock_folder(locks->folder[i], &locks->fd[i], err);
+            hd__run_locks_name(locks, run);
+        } else if (!why && (there.st_ino != ours.st_ino || there.st_dev != ours.st_dev)) {
+            rc = hd_fail(err, HD_E_IO,
+                         "%s is no longer the folder that this run locked: it was renamed or removed, and another job "
+                         "may write here; checkpoints moved with it: go on from there with another job.name and "
+                         "checkpoint.resume=PATH",
+                         locks->folder[i]);
+        }
+    }
+    return rc;
 }
 
 void hd__run_locks_name(const struct hd__run_locks *locks, const char *run)

@@ -12,6 +12,7 @@ int32_t hd__run_id(char id[HD__RUN_ID], struct hd_error *err);
 /* Folders of a job are locked for it: runs/NAME where its metrics have their default place, and checkpoint.dir. */
 struct hd__run_locks {
     int fd[2]; /* -1: not locked */
+    const char *folder[2];
 };
 
 /* The lock is on FOLDER/.heddle-lock, whose text says who has it. It is the kernel's, on the open file: it ends with
@@ -23,6 +24,8 @@ int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, str
 int32_t hd__run_lock_folder(const char *folder, int *fd, struct hd_error *err);
 /* Adds the run's id to the texts. */
 void hd__run_locks_name(const struct hd__run_locks *locks, const char *run);
+/* Before it is written into: are the folders still those that were locked? One that is gone is made and locked again. */
+int32_t hd__run_locks_check(struct hd__run_locks *locks, const char *run, struct hd_error *err);
 void hd__run_locks_release(struct hd__run_locks *locks);
 
 #endif
