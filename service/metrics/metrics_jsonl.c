@@ -15,8 +15,11 @@
 #include "service/metrics/internal.h"
 
 struct hd__metrics {
-    int fd, is_terminal, removed;
+    int fd, is_terminal;
+    int moved;        /* its name is another's, or nobody's */
+    off_t end;        /* the file's, behind the last line */
     int write_failed; /* lost: the last line was not written */
+    int headless;     /* the file's first line is not that of a start, though ours */
     int same, ours;   /* the file has lines of this run alone; with its id, */
     off_t keep;       /* and these are before its first step */
     int64_t saved;    /* the last step of its checkpoints, which were in this folder; NULL: none */
@@ -86,13 +89,14 @@ static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
         int64_t at = json_integer_value(json_object_get(object, "step"));
         int stays = outlives(object); /* and cuts nothing: steps behind it may be lower */
         cut |= m->keep && !stays && (!object || at > step || at < 0);
-        if (!m->keep && !is_event(object, "start", "resume"))
+        m->headless |= !m->keep && !is_event(object, "start", "resume");
+        if (!m->keep && m->headless && !(of && json_object_get(object, "step")))
             rc = hd_fail(err, HD_E_INVALID,
                          "%s: its first line does not start a run, so heddle did not write it: name another file, or "
                          "move this one away",
                          path);
         note_checkpoint(m, object);
-        m->same &= cut || !of || !strcmp(of, m->run);
+        m->same &= !m->headless && (cut || !of || !strcmp(of, m->run));
         m->ours |= of && !strcmp(of, m->run);
         if (cut && stays)
             hd__text_add(&m->outlive, "%s", line);
@@ -105,8 +109,9 @@ static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
 }
 
 /* To PATH.1, or the next number that is free. */
-static int32_t set_aside(const char *path, struct hd_error *err)
+static int32_t set_aside(const struct hd__metrics *m, struct hd_error *err)
 {
+    const char *path = m->path;
     for (int n = 1;; n++) {
         char *to = hd__format("%s.%d", path, n);
         int why = link(path, to) ? errno : 0; /* a rename would replace what is there */
@@ -115,7 +120,8 @@ static int32_t set_aside(const char *path, struct hd_error *err)
         if (why == EPERM || why == EOPNOTSUPP) /* no links on this file system */
             why = !access(to, F_OK) ? EEXIST : rename(path, to) ? errno : 0;
         if (!why)
-            hd__log(HD_LOG_INFO, NULL, "%s belongs to another run; renamed to %s", path, to);
+            hd__log(HD_LOG_INFO, NULL, "%s %s; renamed to %s", path,
+                    m->headless ? "was truncated by another process" : "belongs to another run", to);
         free(to);
         if (why && why != EEXIST)
             return hd_fail(err, HD_E_IO, "%s cannot be set aside: %s", path, strerror(why));
@@ -166,16 +172,24 @@ static int write_whole(const struct hd__metrics *m, struct hd__text *text)
 /* A failure is logged once, not in every step. */
 static void write_line(struct hd__metrics *m, struct hd__text *text)
 {
-    struct stat st;
+    struct stat st, there;
     int why = write_whole(m, text);
     if (why && !m->write_failed)
         hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are dropped until it can be", m->path,
                 strerror(why));
     m->write_failed = why != 0;
-    if (!m->removed && !fstat(m->fd, &st) && !st.st_nlink) {
+    if (m->moved || fstat(m->fd, &st))
+        return;
+    if (st.st_size < m->end)
+        hd__log(HD_LOG_WARN, "metrics", "%s was truncated by another process: its lines so far are not in it", m->path);
+    m->end = st.st_size;
+    m->moved = !st.st_nlink ||
+               (stat(m->path, &there) ? errno == ENOENT : there.st_ino != st.st_ino || there.st_dev != st.st_dev);
+    if (m->moved && st.st_nlink)
+        hd__log(HD_LOG_WARN, "metrics", "%s was renamed: lines go on into the renamed file until the job starts again",
+                m->path);
+    else if (m->moved)
         hd__log(HD_LOG_WARN, "metrics", "%s was removed: its lines are in no file from now on", m->path);
-        m->removed = 1;
-    }
 }
 
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
@@ -241,7 +255,7 @@ int32_t hd__metrics_begin(struct hd__metrics *m, struct hd_error *err)
     } else if (m->keep) {
         close(m->fd);
         m->fd = -1;
-        rc = set_aside(m->path, &why);
+        rc = set_aside(m, &why);
         rc = rc ? rc : open_once(m->path, O_EXCL, &m->fd, &st, &why);
     }
     hd__text_add(&text, "%s\n", m->start);

@@ -616,21 +616,30 @@ START_TEST(refused_leaves_metrics)
 }
 END_TEST
 
-/* The data are overwritten, of the same size, and the metrics removed, while a job runs. */
+/* The data are overwritten, of the same size, and the metrics removed, or rotated, while a job runs. */
 START_TEST(changed_below_a_job)
 {
-    ck_assert_int_eq(system("cp corpus.txt below.txt"), 0);
-    struct command *c = command_start(NULL, "train llama.yaml job.name=below data.train=below.txt job.steps=100000");
-    curve_wait("below", 5);
-    ck_assert_int_eq(system("tr a-z b-za <corpus.txt | dd of=below.txt conv=notrunc status=none && touch below.txt && "
-                            "rm runs/below/metrics.jsonl"),
-                     0);
-    usleep(300000);
-    kill(c->pid, SIGTERM);
-    command_wait(c, 60);
-    expect_code(c, 3);
-    expect_says(c, "below.txt was changed while the job reads it (by step ");
-    expect_says(c, "runs/below/metrics.jsonl was removed: its lines are in no file from now on");
+    static const char *const rows[][2] = {
+        {"rm", "runs/below/metrics.jsonl was removed: its lines are in no file from now on"},
+        {"truncate -s 0", "runs/below/metrics.jsonl was truncated by another process: its lines so far are not in it"},
+        {"mv -t .", "runs/below/metrics.jsonl was renamed: lines go on into the renamed file until the job starts"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        ck_assert_int_eq(system("rm -rf runs/below && cp corpus.txt below.txt"), 0);
+        struct command *c =
+            command_start(NULL, "train llama.yaml job.name=below data.train=below.txt job.steps=100000");
+        curve_wait("below", 5);
+        ck_assert_int_eq(system(keep(hd__format("tr a-z b-za <corpus.txt | dd of=below.txt conv=notrunc status=none && "
+                                                "touch below.txt && %s runs/below/metrics.jsonl",
+                                                rows[i][0]))),
+                         0);
+        usleep(300000);
+        kill(c->pid, SIGTERM);
+        command_wait(c, 60);
+        expect_code(c, 3);
+        expect_says(c, "below.txt was changed while the job reads it (by step ");
+        expect_says(c, rows[i][1]);
+    }
 }
 END_TEST
 

@@ -287,9 +287,12 @@ START_TEST(foreign_metrics)
     ck_assert_int_eq(access("gs:", F_OK), -1);
     /* Also where a run resumes: its lines are not cut. */
     train(&some, "resumed", "llama.yaml checkpoint={} job.steps=2");
+    ck_assert_int_eq(system("sed -i 1d runs/resumed/metrics.jsonl"), 0); /* logrotate's copytruncate: rows alone */
+    run_says(0, "runs/resumed/metrics.jsonl was truncated by another process; renamed to runs/resumed/metrics.jsonl.1",
+             "train llama.yaml job.name=resumed checkpoint={} job.steps=3");
     write_file("runs/resumed/metrics.jsonl", "a letter\n");
     run_says(2, "runs/resumed/metrics.jsonl: its first line does not start a run",
-             "train llama.yaml job.name=resumed checkpoint={} job.steps=3");
+             "train llama.yaml job.name=resumed checkpoint={} job.steps=4");
     ck_assert_str_eq(read_file("runs/resumed/metrics.jsonl"), "a letter\n");
 }
 END_TEST
