@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/data/data.h"
+#include "heddle/file.h"
 #include "service/text/tokenize.h"
 
 struct request {
@@ -10,15 +11,21 @@ struct request {
     int append_eod, no_special, skip_bad, overwrite, json;
 };
 
-static int32_t find_eod(const struct request *r, const struct hd__tokenizer *t, int64_t *eod, struct hd_error *err)
+/* A token of text, or one that begins it, beside the tokenizer's own end. */
+static void warn_eod(const char *token, const struct hd__tokenizer *t, int32_t id)
 {
-    *eod = r->eod ? hd__tokenizer_find(t, r->eod) : r->append_eod ? hd__tokenizer_eod(t) : -1;
-    if (*eod >= 0 || (!r->eod && !r->append_eod))
-        return HD_OK;
-    if (r->eod)
-        return hd_fail(err, HD_E_INVALID, "--eod %s: %s has no such token", r->eod, t->path);
-    return hd_fail(err, HD_E_INVALID, "--append-eod: %s names no token that ends a document: say which by --eod TOKEN",
-                   t->path);
+    static const char *const begins[] = {"<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"};
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__text end = {0};
+    const int32_t own = (int32_t)hd__tokenizer_eod(t);
+    int begin = id == t->info.bos;
+    for (size_t i = 0; i < HD__COUNT(begins); i++)
+        begin |= !strcmp(token, begins[i]);
+    if (own >= 0 && own != id && (begin || hd__tokenizer_is_word(t, id)) &&
+        !hd__tokenizer_decode(t, &own, 1, 0, &end, &unused))
+        hd__log(HD_LOG_WARN, NULL, "--eod %s: %s, and %s ends documents by %s: say --append-eod in place of --eod",
+                token, begin ? "begins a text" : "is a part of words", t->path, end.length ? end.at : "its own token");
+    hd__text_free(&end);
 }
 
 static int32_t find_chat(const struct request *r, struct hd__tokenize_config *c, struct hd_error *err)
@@ -29,6 +36,26 @@ static int32_t find_chat(const struct request *r, struct hd__tokenize_config *c,
     if (!c->chat)
         return hd_fail(err, HD_E_INVALID, "--chat-template %s: " HD__CHAT_THERE_ARE, r->chat);
     return hd__chat_check(c->tokenizer, c->chat, err);
+}
+
+static int32_t find_eod(const struct request *r, struct hd__tokenize_config *c, struct hd_error *err)
+{
+    const struct hd__tokenizer *t = c->tokenizer;
+    c->eod = r->eod ? hd__tokenizer_find(t, r->eod) : r->append_eod ? hd__tokenizer_eod(t) : -1;
+    if (!r->eod && !r->append_eod)
+        return HD_OK;
+    if (c->chat && c->eod != hd__chat_stop(t, c->chat))
+        return hd_fail(err, HD_E_INVALID,
+                       "%s has no effect with --chat-template %s, which has ends of its own: leave it out",
+                       r->eod ? "--eod" : "--append-eod", r->chat);
+    if (c->eod >= 0 && r->eod)
+        warn_eod(r->eod, t, (int32_t)c->eod);
+    if (c->eod >= 0)
+        return HD_OK;
+    if (r->eod)
+        return hd_fail(err, HD_E_INVALID, "--eod %s: %s has no such token", r->eod, t->path);
+    return hd_fail(err, HD_E_INVALID, "--append-eod: %s names no token that ends a document: say which by --eod TOKEN",
+                   t->path);
 }
 
 static void print_result(const struct request *r, const struct hd__tokenize_state *s, uint32_t type, const char *prefix)
@@ -76,15 +103,30 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     return rc;
 }
 
-/* A file that two of the words name; a field where there are none. */
+/* The file before it that is a copy of this one; NULL: none. */
+static const char *find_copy(const struct hd__corpus *corpus, uint32_t file)
+{
+    const struct hd__corpus_file *f = &corpus->files.at[file];
+    uint64_t size;
+    for (uint32_t i = 0; i < file && f->bytes; i++)
+        if (corpus->files.at[i].bytes == f->bytes && strcmp(corpus->files.at[i].path, f->path) != 0 &&
+            hd_file_ends(f->path, &size) == hd_file_ends(corpus->files.at[i].path, &size))
+            return corpus->files.at[i].path;
+    return NULL;
+}
+
+/* A file that two of the words name, or a copy of one; a field where there are none. */
 static void warn_of_files(const struct request *r, const struct hd__corpus *corpus)
 {
     json_t *seen = json_object();
+    const char *copy = NULL;
     int lines = 0;
     for (uint32_t i = 0; i < corpus->files.count; i++) {
         const char *path = corpus->files.at[i].path;
         if (json_object_get(seen, path))
             hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written", path);
+        else if (!copy && corpus->files.count <= 256 && (copy = find_copy(corpus, i))) /* each is read */
+            hd__log(HD_LOG_WARN, NULL, "%s is a copy of %s: its documents are written twice", path, copy);
         json_object_set_new(seen, path, json_true());
         lines |= strstr(path, ".json") != NULL;
     }
@@ -110,9 +152,9 @@ static int32_t tokenize(const struct request *r, const struct hd__cli_words *fil
                                          .threads = (int32_t)threads};
     int32_t rc = hd__data_open_tokenizer(r->tokenizer, r->use, &t, err);
     if (!rc)
-        rc = find_eod(r, &t.tokenizer, &config.eod, err);
-    if (!rc)
         rc = find_chat(r, &config, err);
+    if (!rc)
+        rc = find_eod(r, &config, err);
     if (!rc)
         rc = hd__corpus_find(files->at, files->count, &corpus, err);
     if (!rc)

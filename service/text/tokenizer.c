@@ -218,3 +218,13 @@ int64_t hd__tokenizer_eod(const struct hd__tokenizer *t)
         id = hd__tokenizer_find(t, names[i]);
     return id;
 }
+
+int hd__tokenizer_is_word(const struct hd__tokenizer *t, int32_t id)
+{
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd__text text = {0};
+    int word = !hd__tokenizer_decode(t, &id, 1, HD_TOKENIZER_SKIP_SPECIAL, &text, &unused) && text.length &&
+               text.at[strspn(text.at, " \t\r\n")];
+    hd__text_free(&text);
+    return word;
+}

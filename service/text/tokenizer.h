@@ -37,5 +37,7 @@ int64_t hd__tokenizer_find(const struct hd__tokenizer *tokenizer, const char *to
 /* The id that ends a document: the file's EOS, or a token that is known to be one by its name ("<|endoftext|>",
  * "<|end_of_text|>", "</s>", "<|endofdoc|>"); -1: there is none. */
 int64_t hd__tokenizer_eod(const struct hd__tokenizer *tokenizer);
+/* Is it one of text, neither a special token nor blanks alone? */
+int hd__tokenizer_is_word(const struct hd__tokenizer *tokenizer, int32_t id);
 
 #endif

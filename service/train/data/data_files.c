@@ -325,21 +325,24 @@ static void warn_idle_keys(const struct hd__compiled *c)
 {
     int text = hd__train_corpus_has_text(c), url = hd__train_corpus_has_url(c->job),
         chat = c->job->data_chat_template != NULL;
+    /* A completion ends as a document does, which `false` does not change. */
+    const int ends_alike = chat && !strcmp(c->job->data_chat_template, "plain") && c->job->data_append_eod == 1;
     const char *no_text = c->job->data_tokenizer ? "nothing is tokenized: the files are tokens"
                                                  : "nothing is tokenized: set data.tokenizer, or leave it out";
     const struct {
         const char *key;
         int used;
         const char *why;
-    } rows[] = {{"data.field", text && !chat && has_lines(c),
-                 !text  ? no_text
-                 : chat ? "data.chat_template reads messages, or prompt and completion"
-                        : "no file is of JSON lines (.jsonl, .json)"},
-                {"data.chat_template", text, no_text},
-                {"data.append_eod", text, no_text},
-                {"data.cache", text, no_text},
-                {"data.http_timeout", url, "no file is a URL: leave it out"},
-                {"data.http_retries", url, "no file is a URL: leave it out"}};
+    } rows[] = {
+        {"data.field", text && !chat && has_lines(c),
+         !text  ? no_text
+         : chat ? "data.chat_template reads messages, or prompt and completion"
+                : "no file is of JSON lines (.jsonl, .json)"},
+        {"data.chat_template", text, no_text},
+        {"data.append_eod", text && (!chat || ends_alike), text ? "data.chat_template has ends of its own" : no_text},
+        {"data.cache", text, no_text},
+        {"data.http_timeout", url, "no file is a URL: leave it out"},
+        {"data.http_retries", url, "no file is a URL: leave it out"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         const struct hd__job_value *value = hd__job_value_get(c->job, rows[i].key);
         if (!rows[i].used && (hd__train_is_asked(value) || (value && !strcmp(rows[i].key, "data.chat_template"))))

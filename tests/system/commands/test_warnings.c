@@ -414,6 +414,14 @@ static const struct {
     {"train llama.yaml --dry-run job.steps=100 strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.9999}]",
      "command line: warning: strategies.ema.decay: after the 100 steps of the job 99 % of the average are still the "
      "initial weights: lower it; 0.955 leaves 1 % of them"},
+    {"data tokenize --tokenizer " TOKENIZER " --eod a --to toks/word turns.jsonl",
+     "warning: --eod a: is a part of words, and " TOKENIZER " ends documents by <|endoftext|>: say --append-eod"},
+    {"data tokenize --tokenizer begins.json --eod <s> --to toks/begun turns.jsonl",
+     "warning: --eod <s>: begins a text, and begins.json ends documents by <|endoftext|>"},
+    {"data tokenize --tokenizer " TOKENIZER " --to toks/copies texts",
+     "warning: texts/b.txt is a copy of texts/a.txt: its documents are written twice"},
+    {"train llama.yaml --dry-run " TALK "data.train=talk.jsonl data.append_eod=true",
+     "warning: command line: data.append_eod has no effect, because data.chat_template has ends of its own"},
     {"data tokenize --tokenizer no-end.json --to toks/bare ended.txt",
      "warning: ended.txt: has lines of <|endoftext|>, which is no token of no-end.json and becomes pieces of text"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/escaped escaped.jsonl",
@@ -545,6 +553,7 @@ static const char *const silent[] = {
     "model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/ask.bin\"] data.loss=completion",
     TALK "data.train=[\"talk.jsonl\",\"ask.jsonl\",\"toks/talk.bin\"]",
     TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
+    TALK "data.train=ask.jsonl data.chat_template=plain data.append_eod=true",
     "recompute=full",
     "recompute=selective"};
 
@@ -604,6 +613,15 @@ static void write_inputs(void)
     ck_assert_int_eq(system("sed 's/<|endoftext|>/<|last|>/g' " TOKENIZER " > no-end.json && yes '{\"text\": \"The "
                             "evening\\\\nThe morning\"}' | head -n 20 > escaped.jsonl"),
                      0);
+    ck_assert_int_eq(
+        system("for i in $(seq 20); do echo '{\"text\": \"<|im_start|>user 1 of '$i'.\"}'; echo '{\"text\": \"'$i' the "
+               "evening?\"}'; echo '{\"text\": \"The {morning} of '$i'.\"}'; done > turns.jsonl && "
+               "sed 's/\"!\":1,/\"<s>\":1,/' " TOKENIZER " > begins.json && "
+               "sed 's/\"!\":1,/\"<unk>\":1,/; s/\"unk_token\":null/\"unk_token\":\"<unk>\"/; "
+               "s/\"{\":91/\"\\u0222\":91/' " TOKENIZER " > lacking.json"),
+        0);
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --append-eod --to toks/two low.txt turns.jsonl"),
+                0);
     write_file("hot.jsonl", "{\"prompt\": \"a\", \"temperature\": 0}\n");
     write_file("blanks.jsonl", "{\"text\": \"\"}\n{\"text\": \"\"}\n{\"text\": \"\"}\n{\"text\": \"light\"}\n");
     ck_assert_int_eq(system("{ echo '<!DOCTYPE html>'; cat corpus.txt; } > page.txt && cp page.txt page.html"), 0);

@@ -192,6 +192,8 @@ START_TEST(mistakes)
         {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template none corpus.txt",
          "there are chatml, llama3, mistral, plain, and Jinja is not read", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template chatml corpus.txt", "lacks <|im_start|>", 2},
+        {"data tokenize --tokenizer " TOKENIZER " --to x --chat-template plain --eod a corpus.txt",
+         "--eod has no effect with --chat-template plain, which has ends of its own: leave it out", 2},
         {"data tokenize --tokenizer " TOKENIZER " --to /proc/x corpus.txt", "/proc/x", 2},
         {"data inspect absent", "absent.idx: No such file or directory; name the PREFIX of a .bin and its .idx", 2},
         {"data inspect", "which PREFIX?", 2},
