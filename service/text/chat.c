@@ -105,6 +105,15 @@ const char *hd__chat_find_written_token(const struct hd__tokenizer *t, const cha
     return NULL;
 }
 
+const char *hd__chat_find_lacking(const struct hd__tokenizer *t, const char *text, size_t bytes)
+{
+    static const char *const names[] = {"<|im_start|>", "<|start_header_id|>", "<start_of_turn>"};
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (memmem(text, bytes, names[i], strlen(names[i])) && hd__tokenizer_find(t, names[i]) < 0)
+            return names[i];
+    return NULL;
+}
+
 void hd__chat_ids_free(struct hd__chat_ids *out)
 {
     free(out->ids.at);

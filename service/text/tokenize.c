@@ -13,7 +13,7 @@
 #include "service/text/tokenize_internal.h"
 #include "service/text/unpack.h"
 
-enum { BATCH_BYTES = 1 << 20, BATCH_DOCUMENTS = 4096, IN_FLIGHT = 1 << 28, KEPT = 1 << 23 };
+enum { BATCH_BYTES = 1 << 20, BATCH_DOCUMENTS = 4096, IN_FLIGHT = 1 << 28, KEPT = 1 << 23, FRAMES = 256 };
 enum { EMPTY, FILLED, ENCODING, ENCODED };
 
 struct item {
@@ -21,7 +21,7 @@ struct item {
     size_t text_at;
     size_t ids_end;      /* of the batch's ids */
     int bad, bare;       /* bare: chat: a prompt with its completion */
-    const char *letters; /* chat: a special token that stands as letters in a content */
+    const char *letters; /* a special token that stands as letters in a content, or (no chat) in the text */
 };
 
 struct batch {
@@ -47,7 +47,10 @@ struct tokenize {
     double began, flushed;
     uint64_t flushed_tokens, empty; /* empty: answers, or texts, since it began or went on */
     uint64_t feeds, escaped;        /* JSON lines that have a line feed, and those that have a backslash and an n */
-    uint32_t separators, reserved;  /* lines of text that are SEPARATOR alone */
+    uint64_t unknown;               /* tokens that are the tokenizer's unk */
+    uint32_t separators;            /* lines of text that are SEPARATOR alone */
+    uint32_t framed;                /* documents of which the first and the last id were looked at: at most FRAMES */
+    int64_t first, last;            /* these ids, where all have them in common; -1: they differ */
 
     pthread_mutex_t mutex; /* of what follows, and of the states of batches */
     pthread_cond_t work, ready;
@@ -275,7 +278,8 @@ static int32_t encode_item(const struct hd__tokenize_config *c, struct batch *b,
     size_t before = b->ids.count;
     item->document.text = b->text.at + item->text_at;
     int32_t rc = encode_document(c, &item->document, b, &b->err);
-    item->letters = b->chat.letters;
+    item->letters =
+        c->chat ? b->chat.letters : hd__chat_find_lacking(c->tokenizer, item->document.text, item->document.bytes);
     item->bare = c->chat && b->chat.bare;
     if (rc) {
         b->err.code = rc;
@@ -405,6 +409,18 @@ static void read_batch(struct tokenize *t)
 
 /* ---- writing */
 
+static void look_at_ids(struct tokenize *t, const int32_t *ids, size_t n)
+{
+    const int64_t unk = t->config->tokenizer->info.unk;
+    for (size_t i = 0; i < n && unk >= 0; i++)
+        t->unknown += ids[i] == unk;
+    if (t->framed == FRAMES)
+        return;
+    t->first = !t->framed || t->first == ids[0] ? ids[0] : -1;
+    t->last = !t->framed || t->last == ids[n - 1] ? ids[n - 1] : -1;
+    t->framed++;
+}
+
 static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_error *err)
 {
     int32_t rc = HD_OK;
@@ -421,8 +437,10 @@ static int32_t write_items(struct tokenize *t, const struct batch *b, struct hd_
         for (size_t k = 0; k < n && t->config->chat; k++)
             counted += b->counts[begin + k];
         t->empty += t->config->chat ? counted <= 1 /* the token that ends it */ : !n;
-        if (n) /* an empty document has no sequence, as Megatron writes it */
+        if (n) { /* an empty document has no sequence, as Megatron writes it */
+            look_at_ids(t, b->ids.at + begin, n);
             rc = hd__indexed_add(t->writer, b->ids.at + begin, n, t->config->chat ? b->counts + begin : NULL, err);
+        }
         if (!rc)
             rc = hd__indexed_end_document(t->writer, err);
         share->documents++;
@@ -595,7 +613,13 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
                     "%s: %" PRIu64 " of %" PRIu64 " documents are prompt and completion, which %s does not render: "
                     "write messages where it is meant, or say plain",
                     t->config->corpus->sources.at[i], share->bare, share->documents, chat);
-        if (share->token)
+        if (share->token && !t->config->chat && share->letters >= 10 && 100 * share->letters >= share->documents)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %" PRIu64 " of %" PRIu64 " documents have %s, which is no token of %s and becomes pieces of "
+                    "text: take the tokenizer that their chat template belongs to",
+                    t->config->corpus->sources.at[i], share->letters, share->documents, share->token,
+                    t->config->tokenizer->path);
+        else if (share->token && t->config->chat)
             hd__log(HD_LOG_WARN, NULL,
                     "%s: %" PRIu64 " of %" PRIu64 " documents have the text of %s in a content, as letters: if "
                     "the token is meant, leave it to the template",
@@ -613,6 +637,12 @@ static int32_t finish(struct tokenize *t, struct hd_error *err)
     return rc;
 }
 
+/* Does an id that all documents have there tell one from the next? The period of all last sentences does not. */
+static int is_mark(const struct tokenize *t, int64_t id)
+{
+    return id >= 0 && !hd__tokenizer_is_word(t->config->tokenizer, (int32_t)id);
+}
+
 static void warn_texts(const struct tokenize *t)
 {
     const struct hd__tokenize_config *c = t->config;
@@ -628,6 +658,17 @@ static void warn_texts(const struct tokenize *t)
                 "%s: %llu of %llu documents have \\n as a backslash and an n, and none has a line feed: was their JSON "
                 "escaped twice?",
                 source, (unsigned long long)t->escaped, all);
+    if (100 * t->unknown > t->done.size.tokens && c->tokenizer->info.unk != hd__tokenizer_eod(c->tokenizer))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %llu of %llu tokens are <unk> (%lld), as %s lacks characters of this text, if that has no <unk> "
+                "itself: take a tokenizer that has them, or that falls back to bytes",
+                source, (unsigned long long)t->unknown, (unsigned long long)t->done.size.tokens,
+                (long long)c->tokenizer->info.unk, c->tokenizer->path);
+    if (!c->chat && !c->endless && c->eod < 0 && t->framed >= 10 && !is_mark(t, t->first) && !is_mark(t, t->last))
+        hd__log(HD_LOG_WARN, NULL, "%s: %llu documents follow one another without a token that ends one: say %s",
+                source, all,
+                hd__tokenizer_eod(c->tokenizer) < 0 ? "which by --eod TOKEN of `heddle data tokenize`"
+                                                    : "--append-eod, which is the default of a job");
     if (2 * empty <= all)
         return;
     if (c->chat)

@@ -25,6 +25,7 @@ struct hd__tokenize_config {
     const char *prefix; /* of the output */
     const char *field;  /* of a line of JSON lines */
     int64_t eod;        /* appended to every document that is not empty; -1: nothing is */
+    int32_t endless;    /* that is meant, and gets no warning */
     uint32_t flags;     /* of encode: HD_TOKENIZER_... */
     int32_t skip_bad;   /* documents that cannot be read are left out and counted */
     int32_t overwrite;  /* an older output, or one that was begun otherwise, is replaced */

@@ -8,7 +8,7 @@
 struct hd__tokenize_share {
     uint64_t documents, tokens;
     uint64_t bare;     /* documents of a prompt and its completion, under a chat template */
-    uint64_t letters;  /* documents with the text of a special token in a content */
+    uint64_t letters;  /* documents with the text of a special token in a content, or (no chat) in their text */
     const char *token; /* of the last of them; NULL: there are none */
 };
 

@@ -185,14 +185,17 @@ static int32_t check_reading(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
+enum { ALWAYS = 1, NEVER = 2 }; /* data.append_eod */
+
 static int32_t find_eod(struct corpus *c, struct hd_error *err)
 {
-    enum { NEVER = 2, ALWAYS = 1 };
     struct hd__job *job = c->job;
     c->eod = job->data_append_eod == NEVER ? -1 : hd__tokenizer_eod(&c->tokenizer);
     if (c->eod >= 0 || job->data_append_eod != ALWAYS)
         return HD_OK;
-    return hd__job_fail(job, "data.append_eod", err, "data.append_eod: %s names no token that ends a document",
+    return hd__job_fail(job, "data.append_eod", err,
+                        "data.append_eod: %s names no token that ends a document: say which by `heddle data tokenize "
+                        "--eod TOKEN`, and name its tokens in data.train",
                         c->tokenizer.path);
 }
 
@@ -284,6 +287,7 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
     struct hd__token_cache cache = {.config = {.tokenizer = &c->tokenizer,
                                                .field = job->data_field,
                                                .eod = c->eod,
+                                               .endless = job->data_append_eod == NEVER,
                                                .chat = c->chat,
                                                .chat_name = job->data_chat_template,
                                                .flags = HD_TOKENIZER_SPECIAL | HD_TOKENIZER_FRAME},

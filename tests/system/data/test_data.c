@@ -226,11 +226,17 @@ START_TEST(mistakes)
         {"train " TEXT_JOB " data.tokenizer=absent", "data.tokenizer: absent: No such file", 2},
         {"train " TEXT_JOB " data.train=none*.txt", "data.train: none*.txt: no file matches this pattern", 2},
         {"train " TEXT_JOB " data.cache=/proc/tokens", "/proc/tokens", 2},
+        {"train " TEXT_JOB " data.tokenizer=endless.json data.append_eod=true",
+         "data.append_eod: endless.json names no token that ends a document: say which by `heddle data tokenize --eod "
+         "TOKEN`, and name its tokens in data.train",
+         2},
         {"train " TEXT_JOB " data.chat_template=chatml", "data.chat_template: " TOKENIZER ": its vocabulary lacks", 2},
         {"train llama.yaml model.vocab=320 data.train=corp*.txt",
          "is read as text, and text needs a tokenizer: set data.tokenizer", 2},
     };
-    ck_assert(!system("printf 'abcd\\0efgh' > binary && printf '\\351t\\351\n' > latin1"));
+    ck_assert(!system("printf 'abcd\\0efgh' > binary && printf '\\351t\\351\n' > latin1 && "
+                      "sed 's/<|endoftext|>/<|last|>/g' " TOKENIZER " > endless.json && touch ids.npy"));
+    expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to one corpus.txt"), 0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct command *c = command_run("%s", rows[i].words);
         ck_assert_msg(c->code == rows[i].code && strstr(c->err, rows[i].says), "%s: exit code %d, %s", rows[i].words,
