@@ -8,8 +8,10 @@
 #include "service/train/data/batch_feed.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 
+#include "service/text/indexed.h"
 #include "service/train/data/corpus.h"
 
 struct hd__train_feed {
@@ -175,13 +177,36 @@ int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, i
     return HD_OK;
 }
 
-/* The first of the listed files of which `asked` sequences from the first on have nothing; NULL: none. */
+/* The first source of a file, where they lie in order, of which the first `asked` tokens have nothing; NULL: none, or
+ * its .meta.json does not say. */
+static const char *unread_source(struct hd__job *job, const char *path, uint64_t has, uint64_t asked)
+{
+    char *prefix = hd__indexed_prefix(path);
+    json_t *meta = json_load_file(hd__arena_format(&job->arena, "%s.meta.json", prefix), 0, NULL), *row;
+    const json_t *sources = json_object_get(meta, "sources");
+    const int ordered = (uint64_t)json_integer_value(json_object_get(meta, "tokens")) == has &&
+                        !json_is_true(json_object_get(meta, "shuffled"));
+    const char *unread = NULL;
+    uint64_t begin = 0, tokens;
+    for (size_t i = 0; i < json_array_size(sources) && ordered && !unread; i++, begin += tokens) {
+        row = json_array_get(sources, i);
+        tokens = (uint64_t)json_integer_value(json_object_get(row, "tokens"));
+        if (tokens && begin >= asked && json_is_string(json_object_get(row, "path")))
+            unread = hd__arena_strdup(&job->arena, json_string_value(json_object_get(row, "path")));
+    }
+    json_decref(meta);
+    free(prefix);
+    return unread;
+}
+
+/* The first of the listed files, or of the sources of one, of which the first `asked` sequences have nothing; NULL:
+ * none. */
 static const char *unread_file(const struct hd__train_feed *f, int32_t part, uint64_t asked)
 {
     struct hd__job *job = f->compiled->job;
     const char *key;
     const struct hd__sources *from = part_sources(job, part, &key);
-    uint64_t begin = 0, tokens;
+    uint64_t begin = 0, tokens = 0;
     int skipped;
     if (from->weighted || is_tail(job, part) || job->documents == HD__DATA_PACK ||
         hd__data_files(f->data) != from->count)
@@ -191,7 +216,9 @@ static const char *unread_file(const struct hd__train_feed *f, int32_t part, uin
         if (tokens && begin >= asked * (uint64_t)job->seq_len)
             return from->at[k].path;
     }
-    return NULL;
+    return from->count > 1
+               ? NULL
+               : unread_source(job, hd__train_corpus_path(job, from->at->path), tokens, asked * (uint64_t)job->seq_len);
 }
 
 /* A step, or an evaluation, that reads sequences again; and a source that a mix repeats far more than the rest. Up to 4

@@ -431,6 +431,9 @@ static const struct {
      "warning: turns.jsonl: 20 of 60 documents have <|im_start|>, which is no token of " TOKENIZER},
     {"data tokenize --tokenizer lacking.json --append-eod --to toks/unknown turns.jsonl",
      "tokens are <unk> (1), as lacking.json lacks characters of this text, if that has no <unk> itself"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=toks/ended.bin data.val=toks/two.bin eval.every=2 "
+     "eval.batches=2",
+     "sequences, none of which is of turns.jsonl: raise it to "},
     {"data tokenize --tokenizer no-end.json --to toks/bare ended.txt",
      "warning: ended.txt: has lines of <|endoftext|>, which is no token of no-end.json and becomes pieces of text"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/escaped escaped.jsonl",
