@@ -69,11 +69,12 @@ static int parse(struct sample_request *r)
 static int32_t add_text(struct sample_request *r, const char *bytes, size_t count, struct hd_error *err)
 {
     struct hd__sample_prompt p = {.text = hd__alloc(count + 1), .bytes = count};
-    json_t *line = r->text.chat ? json_pack("{s:s%}", "prompt", bytes, count) : NULL;
+    const int is_text = r->text.kind == HD__CLI_TEXT_TOKENIZER;
+    json_t *line = is_text ? json_pack("{s:s%}", "prompt", bytes, count) : NULL; /* NULL where it is not UTF-8 */
     memcpy(p.text, bytes, count);
-    int32_t rc = line           ? hd__cli_text_encode_line(&r->text, line, &p.ids, err)
-                 : r->text.chat ? hd_fail(err, HD_E_INVALID, "a prompt for --chat has to be UTF-8")
-                                : hd__cli_text_encode(&r->text, bytes, count, 1, &p.ids, err);
+    int32_t rc = line && r->text.chat ? hd__cli_text_encode_line(&r->text, line, &p.ids, err)
+                 : is_text && !line   ? hd_fail(err, HD_E_INVALID, "is no text: a prompt is UTF-8")
+                                      : hd__cli_text_encode(&r->text, bytes, count, 1, &p.ids, err);
     json_decref(line);
     if (!p.ids.count)
         hd__cli_text_add_first(&r->text, &p.ids);
@@ -134,16 +135,20 @@ static int32_t read_lines(struct sample_request *r, char *text, size_t bytes, st
     return rc;
 }
 
-/* A file *.jsonl has a prompt a line; of any other the whole text is the prompt. */
+/* A file of JSON lines, by its name, has a prompt a line; of any other the whole text is the prompt. */
 static int32_t read_prompt_file(struct sample_request *r, struct hd_error *err)
 {
+    const char *name = r->prompt_file;
+    struct hd_error why = HD_ERROR_INIT;
     size_t bytes;
-    char *text = hd__read_text(r->prompt_file, "prompt file", PROMPT_FILE_MOST, &bytes, err);
+    char *text = hd__read_text(name, "prompt file", PROMPT_FILE_MOST, &bytes, err);
     int32_t rc = text ? HD_OK : err->code;
-    if (!rc && hd__ends_with(r->prompt_file, ".jsonl"))
+    if (!rc && (!memcmp(text, "\x1f\x8b", 2) || !memcmp(text, "\x28\xb5\x2f\xfd", 4)))
+        rc = hd_fail(err, HD_E_UNSUPPORTED, "--prompt-file %s: is packed (gzip, zstd): unpack it first", name);
+    else if (!rc && (hd__ends_with(name, ".jsonl") || hd__ends_with(name, ".ndjson") || hd__ends_with(name, ".json")))
         rc = read_lines(r, text, bytes, err);
-    else if (!rc)
-        rc = add_text(r, text, bytes, err);
+    else if (!rc && (rc = add_text(r, text, bytes, &why)))
+        hd_fail(err, rc, "--prompt-file %s: %s", name, why.message);
     if (!rc && !r->prompts.count)
         rc = hd_fail(err, HD_E_INVALID, "--prompt-file %s: has no prompt", r->prompt_file);
     free(text);
@@ -411,7 +416,8 @@ const struct hd__command hd__command_sample = {
         "of it. Text goes through --tokenizer, or the tokenizer in model.from's folder. Without one a model with a\n"
         "vocabulary of 256 reads and writes bytes; others take and print token ids.\n\n"
         "  --prompt TEXT        where to begin; may be given several times\n"
-        "  --prompt-file FILE   a text, or of a file *.jsonl lines {\"prompt\": TEXT} or {\"messages\": [...]}\n"
+        "  --prompt-file FILE   a text, or of a file *.jsonl (.ndjson, .json) lines {\"prompt\": TEXT} or "
+        "{\"messages\": [...]}\n"
         "  --max-new N          how many tokens to generate at most (200); also --tokens\n"
         "  --temperature T      0 takes the likeliest token (0.8)\n"
         "  --top-k K            only the K likeliest tokens; 0: all (0)\n"

@@ -688,6 +688,14 @@ START_TEST(warnings)
     struct command *ruled = command_run("sample " QWEN "--prompt-file ruled.jsonl");
     expect_code(ruled, 2);
     expect_says(ruled, "--prompt-file ruled.jsonl:1: system: is not rendered");
+    write_file("plain.ndjson", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    struct command *lines = command_run("sample " QWEN "--json --prompt-file plain.ndjson");
+    ck_assert_msg(lines->code == 0 && strstr(lines->out, "\"prompt\": 1"), "%s%s", lines->out, lines->err);
+    ck_assert_int_eq(system("gzip -k hot.jsonl && printf 'caf\\351' > latin.txt"), 0);
+    expect_says(command_run("sample " QWEN "--prompt-file hot.jsonl.gz"),
+                "hot.jsonl.gz: is packed (gzip, zstd): unpack");
+    expect_says(command_run("sample " QWEN "--prompt-file latin.txt"),
+                "--prompt-file latin.txt: is no text: a prompt is");
     struct command *four = command_run("explain llama.yaml mesh.dp={\"replicate\":2,\"shard\":2} plugins.path=" PIPES
                                        " comm.axes={\"dp\":\"pipes\",\"dp_shard\":\"shm\"}");
     ck_assert_msg(four->code == 0 && !strstr(four->err, "comm.axes.dp"), "%s", four->err);
