@@ -350,6 +350,22 @@ static void warn_idle_keys(const struct hd__compiled *c)
     }
 }
 
+/* Text whose documents are its files, each named by itself. */
+static void warn_one_document(const struct hd__compiled *c)
+{
+    struct file_ids files = list_files(c, &c->job->train, NO_META);
+    int alone = c->job->documents == HD__DOCUMENTS_MASK && files.list.count <= c->job->train.count && !has_lines(c);
+    for (uint64_t i = 0; i < c->job->train.count; i++)
+        alone &= hd__train_corpus_is_text(c, c->job->train.at[i].path);
+    const struct hd__job_value *eod = hd__job_value_get(c->job, "data.eod");
+    if (alone && (!eod || strtoll(eod->text, NULL, 10) < 0))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.documents is mask, and a file of text is one document, so inside of %s nothing is masked: "
+                "write each document as a line of JSON (.jsonl)",
+                hd__job_where(c->job, "data.documents"), c->job->train.at->path);
+    hd__free_array(&files.list);
+}
+
 /* Tokens of data.train that have marks of what the loss counts beside them; NULL: none have. */
 static const char *marks_of(const struct hd__compiled *c)
 {
@@ -378,6 +394,7 @@ void hd__train_data_files_warn(const struct hd__compiled *c, int trains)
     warn_held_out(c);
     hd__train_token_origin_warn(c);
     warn_idle_keys(c);
+    warn_one_document(c);
     if (trains && c->job->data_chat_template && (!loss || !strcmp(loss->origin, "default")) &&
         hd__train_corpus_has_text(c))
         hd__log(HD_LOG_WARN, NULL,

@@ -434,6 +434,8 @@ static const struct {
     {"train llama.yaml --dry-run model.vocab=320 data.train=toks/ended.bin data.val=toks/two.bin eval.every=2 "
      "eval.batches=2",
      "sequences, none of which is of turns.jsonl: raise it to "},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.documents=mask",
+     "warning: command line: data.documents is mask, and a file of text is one document, so inside of corpus.txt"},
     {"data tokenize --tokenizer no-end.json --to toks/bare ended.txt",
      "warning: ended.txt: has lines of <|endoftext|>, which is no token of no-end.json and becomes pieces of text"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/escaped escaped.jsonl",
@@ -565,6 +567,7 @@ static const char *const silent[] = {
     "model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/ask.bin\"] data.loss=completion",
     TALK "data.train=[\"talk.jsonl\",\"ask.jsonl\",\"toks/talk.bin\"]",
     TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
+    "model.vocab=320 data.tokenizer=" TOKENIZER " data.train=books data.documents=mask",
     TALK "data.train=ask.jsonl data.chat_template=plain data.append_eod=true",
     "recompute=full",
     "recompute=selective"};
@@ -598,7 +601,8 @@ static void write_inputs(void)
                "'\\n' < corpus.txt | tac "
                "| tr '\\n' ' ' | sed 's/[.] /.\\n/g' > turned.txt && sed 's/$/\\r/' corpus.txt > returns.txt && tail "
                "-c 5001 "
-               "corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && head -c -5001 "
+               "corpus.txt > end.txt && tail -c 1000 corpus.txt > high.txt && mkdir books && cp high.txt low.txt books "
+               "&& head -c -5001 "
                "corpus.txt > begin.txt && "
                "sed 's/\\x7/\\xe4\\xb8\\xad/g' sevens.txt > han.txt && "
                "for f in chars bytes; do { printf '\\223NUMPY\\001\\000\\166\\000'; printf '%-117s\\n' "
