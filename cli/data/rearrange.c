@@ -142,6 +142,11 @@ static int32_t read_parts(const struct request *r, uint64_t documents, uint64_t 
         before += value[p];
         part[p] =
             number[p] ? (uint64_t)value[p] : (uint64_t)((begin + value[p]) * all + 0.5) - (uint64_t)(begin * all + 0.5);
+        if (value[p] > 0 && !part[p] && documents == 1)
+            return hd_fail(err, HD_E_INVALID,
+                           "--%s %s: there is one document, and documents are not cut: make each a line of JSON, or "
+                           "set data.val_fraction in the job",
+                           part_names[p], r->part_text[p]);
         if (value[p] > 0 && !part[p])
             return hd_fail(err, HD_E_INVALID, "--%s %s: of %" PRIu64 " documents that is none: raise it", part_names[p],
                            r->part_text[p], documents);

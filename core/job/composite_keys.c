@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <unistd.h>
 
 /* ---- mesh.dp */
 
@@ -83,7 +84,10 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         return hd__job_node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
-        return HD_OK;
+        return !strchr(out->path, '.') || out->path[strspn(out->path, "0123456789.")] || !access(out->path, F_OK)
+                   ? HD_OK
+                   : hd__job_node_fail(node, err, "%s: %s is no file: a share goes into {path: FILE, weight: %s}", path,
+                                       out->path, out->path);
     }
     for (uint32_t i = 0; i < node->count; i++) {
         const char *key = node->key[i]->text;
@@ -102,7 +106,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
             out->path = value->text;
         if (rc)
             return rc;
-        *weighted |= !strcmp(key, "weight");
+        *weighted += !strcmp(key, "weight");
     }
     return out->path ? HD_OK : hd__job_node_fail(node, err, "%s: path is missing", path);
 }
@@ -112,18 +116,13 @@ static int32_t read_files(struct hd__job *job, const char *path, const struct hd
 {
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
     struct hd__source *at = hd__arena_alloc(&job->arena, (n + 1) * sizeof *at);
-    uint32_t weighted = 0, plain = 0;
-    if (!n)
-        return hd__job_node_fail(node, err, "%s is an empty list", path);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t with_weight = 0;
-        int32_t rc = read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &with_weight, err);
-        if (rc)
-            return rc;
-        weighted += with_weight;
-        plain += !with_weight;
-    }
-    if (weighted && plain)
+    uint32_t weighted = 0;
+    int32_t rc = n ? HD_OK : hd__job_node_fail(node, err, "%s is an empty list", path);
+    for (uint32_t i = 0; i < n && !rc; i++)
+        rc = read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &weighted, err);
+    if (rc)
+        return rc;
+    if (weighted && weighted < n)
         return hd__job_node_fail(node, err, "%s: either every file has a weight or none", path);
     *out = (struct hd__sources){.at = at, .count = n, .weighted = weighted > 0};
     return HD_OK;

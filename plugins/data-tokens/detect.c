@@ -106,17 +106,16 @@ static bool is_page(const struct hd_data *f)
     return false;
 }
 
+#define NO_URL "text is read of files, not of URLs: download it first"
+
 /* Bytes for a model of bytes alone: in another one each would be some token's id. */
 static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_error *err)
 {
     int32_t rc = tokens_refuse_container(f, err); /* it says more */
     *format = TOKENS_BYTES;
     if (!rc && is_json(f))
-        rc = hd_fail(
-            err, HD_E_INVALID,
-            "%s: is JSON: its text is read with data.tokenizer: FILE (docs/data.md); or say data.format: bytes to "
-            "train on it as it is",
-            f->path);
+        rc = hd_fail(err, HD_E_INVALID, "%s: is JSON: %s; or say data.format: bytes to train on it as it is", f->path,
+                     f->http ? NO_URL : "its text is read with data.tokenizer: FILE (docs/data.md)");
     if (!rc && (ends_with(f->path, ".csv") || ends_with(f->path, ".tsv")))
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: is a table, of which no column is read as text: write the text to a file of its own, a "
@@ -130,8 +129,8 @@ static int32_t guess_bytes(const struct hd_data *f, uint32_t *format, struct hd_
     if (!rc && f->vocab && f->vocab != 256)
         rc = hd_fail(err, HD_E_INVALID,
                      "%s: text, or other bytes, for a model of %ld token ids; only a vocabulary of 256 is read as "
-                     "bytes: name its tokenizer by data.tokenizer, or say data.format: bytes",
-                     f->path, (long)f->vocab);
+                     "bytes: %s, or say data.format: bytes",
+                     f->path, (long)f->vocab, f->http ? NO_URL : "name its tokenizer by data.tokenizer");
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "heddle/file.h"
 
@@ -139,7 +140,12 @@ int32_t hd__indexed_open(const char *path, struct hd__indexed *indexed, struct h
 {
     struct hd__indexed x = {.prefix = hd__indexed_prefix(path)};
     int32_t rc = map_file(&x, "idx", &x.idx, &x.idx_bytes, err);
-    if (rc == HD_E_NOTFOUND)
+    if (rc == HD_E_NOTFOUND && !access(path, F_OK))
+        hd_fail(err, rc,
+                "%s: has no %s.idx beside it, which says where documents end, as `heddle data tokenize` writes it of "
+                "text; tokens without one go into data.train as they are, and data.val_fraction holds some out",
+                path, x.prefix);
+    else if (rc == HD_E_NOTFOUND)
         hd_fail(err, rc,
                 "%s.idx: No such file or directory; name the PREFIX of a .bin and its .idx, as `heddle data tokenize "
                 "--to PREFIX` writes them",

@@ -117,6 +117,7 @@ def make_files(folder):
     half = TOKENS // 2
     FILES["m.idx"] = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 3) + struct.pack("<2i", half, half) +
                       struct.pack("<2q", 0, 2 * half) + struct.pack("<3q", 0, 1, 2))
+    FILES["text.jsonl"] = b'{"text": "In the beginning"}\n' * 100
     FILES["text.bin"] = b"<html>Not found, but with status 206, as some caches do it.</html>\n" * 100
     for k in range(4):
         FILES[f"s{k}.bin"] = data[k * len(data) // 4:(k + 1) * len(data) // 4]
@@ -271,6 +272,7 @@ def main():
         refused(folder, "a server without ranges", f"{at}/whole/a.bin", 2, "ignores ranges")
         refused(folder, "an empty file", f"{at}/ok/empty.bin", 2, "empty")
         refused(folder, "text for tokens", f"{at}/ok/text.bin", 2, "begins with text")
+        refused(folder, "text", f"{at}/ok/text.jsonl", 2, "is JSON: text is read of files, not of URLs: download it first")
         refused(folder, "a file that changes", f"{at}/changed/a.bin", 2, "has changed on the server")
         refused(folder, "500 for good", f"{at}/broken/a.bin", 2, "500", "trying again, 1 of 1", more=["data.http_retries=1"])
         refused(folder, "a port on which nobody listens", "http://127.0.0.1:9/a.bin", 2, "127.0.0.1", more=["data.http_retries=0"])

@@ -80,6 +80,11 @@ const char *hd__checkpointer_misfit(const struct hd__ckpt *ckpt, const struct hd
 /* A path: its folder is the storage, "" for the job's own, and its last component the name. */
 const char *hd__checkpointer_split_path(struct hd__job *job, const char *path, const char **name);
 
+/* ---- start.c */
+
+/* Words for a path that is no checkpoint: it holds some, lies in one, or is another's. */
+const char *hd__checkpointer_no_checkpoint(struct hd__job *job, const char *path, const char *folder, const char *name);
+
 /* ---- newest.c */
 
 /* Loads the newest copy of checkpoint.peers, where it is newer than what is on disk. */

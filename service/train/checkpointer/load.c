@@ -186,17 +186,20 @@ static int64_t trained_positions(const json_t *state)
 int32_t hd__checkpointer_read(struct hd__train_checkpointer *k, const char *name, const char *weights,
                               struct hd__train_progress *progress, struct hd_error *err)
 {
+    struct hd__job *job = k->s->compiled->job;
     struct hd__ckpt_train_state state = {0};
     struct hd__ckpt *ckpt;
     const char *group = weights;
     int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
     if (rc == HD_E_NOTFOUND)
-        return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
+        return hd_fail(
+            err, rc, "%s",
+            hd__checkpointer_no_checkpoint(job, hd__arena_format(&job->arena, "%s/%s", k->dir, name), k->dir, name));
     if (rc)
         return hd__checkpointer_mention_others(k, name, rc, weights, err);
     rc = weights ? HD_OK : hd__checkpointer_check_replicas(k, name, ckpt, err);
     if (weights && strcmp(weights, "model") != 0)
-        group = hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights);
+        group = hd__arena_format(&job->arena, "strategy-%s", weights);
     hd__ckpt_collect_train_state(&state, &k->training, 0, group);
     if (!rc && weights)
         rc = check_weights(k, name, ckpt, weights, group, err);

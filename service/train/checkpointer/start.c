@@ -10,8 +10,7 @@ static int names_checkpoint(const struct hd__job *job)
     return strcmp(job->resume, "auto") && strcmp(job->resume, "never") && strcmp(job->resume, "overwrite");
 }
 
-/* A path that is no checkpoint: does it hold some, lie in one, or is it another's? */
-static const char *not_a_checkpoint(struct hd__job *job, const char *path, const char *folder, const char *name)
+const char *hd__checkpointer_no_checkpoint(struct hd__job *job, const char *path, const char *folder, const char *name)
 {
     const char *inside = hd__arena_format(&job->arena, "%s/{,checkpoints/}step-*", path);
     glob_t found = {0};
@@ -43,7 +42,7 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *c, struct
     store.ops = &chosen->component->ops.ckpt;
     int32_t rc = hd__checkpointer_open_store(c, folder, &store.ckpt, err);
     if (!rc && (rc = hd__ckpt_open(&store, name, &ckpt, err)) == HD_E_NOTFOUND)
-        hd_fail(err, rc, "%s", not_a_checkpoint(job, job->resume, folder, name));
+        hd_fail(err, rc, "%s", hd__checkpointer_no_checkpoint(job, job->resume, folder, name));
     else if (rc == HD_E_INVALID && !strstr(folder, "://") && /* a store of objects names the cause */
              access(hd__arena_format(&job->arena, "%s/%s/index.json", folder, name), F_OK))
         hd_fail(err, rc, "%s is no checkpoint: name its folder, as %s/step-00000100", job->resume, job->checkpoint_dir);
