@@ -12,11 +12,12 @@
 
 #include "core/base/file.h"
 
-#define NPY_BEGINS "\x93NUMPY\x01"
+/* NumPy's .npy, version 1.0; the "v" is NPY_HEAD less these 10 bytes. */
+#define NPY_BEGINS "\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': ("
 #define JSONL_BEGINS "{\"sequence\": "
 #define ANSWER_BEGINS "{\"logprob\": "
 #define PART_BEGINS "heddle eval part"
-enum { PART_HEAD = sizeof PART_BEGINS - 1, NPY_HEAD = 128, LINE_MOST = 64 << 20 };
+enum { PART_HEAD = sizeof PART_BEGINS - 1, NPY_SHAPE = sizeof NPY_BEGINS - 1, NPY_HEAD = 128, LINE_MOST = 64 << 20 };
 
 struct part_file {
     char *path;
@@ -28,6 +29,26 @@ static int32_t fail_io(const char *path, struct hd_error *err)
     return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
 }
 
+/* A magic is every array's, so the rest is looked at, too: float32 of two dimensions, none above 0. */
+static int is_other_npy(const char *path)
+{
+    struct {
+        char head[NPY_HEAD];
+        float values[1024];
+    } own = {0};
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(&own, 1, sizeof own, file) : 0;
+    int end = n < NPY_HEAD, other = memcmp(own.head, NPY_BEGINS, HD__MIN(n, (size_t)NPY_SHAPE)) != 0;
+    own.head[NPY_HEAD - 1] = 0;
+    if (!end)
+        sscanf(own.head + NPY_SHAPE, "%*d, %*d), }%n", &end);
+    for (size_t i = 0; i < HD__COUNT(own.values); i++)
+        other |= own.values[i] > 0;
+    if (file)
+        fclose(file);
+    return other || !end;
+}
+
 /* Before any rank starts. */
 static int32_t check_output(const char *option, const char *path, const char *begins, struct hd_error *err)
 {
@@ -35,6 +56,9 @@ static int32_t check_output(const char *option, const char *path, const char *be
     char *part = hd__format("%s.part", path);
     hd__make_folders(path);
     int32_t rc = hd__output_check(path, begins, &why);
+    if (!rc && !strcmp(begins, NPY_BEGINS) && is_other_npy(path))
+        rc = hd_fail(&why, HD_E_INVALID,
+                     "%s is there, and heddle did not write it: name another file, or move this one away", path);
     if (!rc)
         rc = hd__output_check(part, PART_BEGINS, &why);
     free(part);
@@ -143,19 +167,12 @@ static int32_t write_losses(void *user, const struct hd__train_losses_row *row, 
     return rc;
 }
 
-/* The format of NumPy's .npy, version 1.0. */
 static void write_npy_head(FILE *file, int64_t rows, int64_t columns)
 {
-    char head[NPY_HEAD + 1];
-    memset(head, ' ', sizeof head);
-    memcpy(head, NPY_BEGINS "\0", 8);
-    head[8] = NPY_HEAD - 10;
-    head[9] = 0;
-    int n = snprintf(head + 10, NPY_HEAD - 10,
-                     "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64 ", %" PRId64 "), }", rows, columns);
-    head[10 + n] = ' ';
-    head[NPY_HEAD - 1] = '\n';
-    fwrite(head, 1, NPY_HEAD, file);
+    char shape[64];
+    snprintf(shape, sizeof shape, "%" PRId64 ", %" PRId64 "), }", rows, columns);
+    fwrite(NPY_BEGINS, 1, NPY_SHAPE, file);
+    fprintf(file, "%-*s\n", NPY_HEAD - NPY_SHAPE - 1, shape);
 }
 
 static void write_json_row(FILE *file, int64_t sequence, const float *values, int64_t count)

@@ -187,6 +187,20 @@ START_TEST(every_token)
     c = command_run(EVAL "--per-token mine.npy");
     expect_code(c, 2);
     ck_assert_str_eq(read_file("mine.npy"), "precious");
+    static const char *const arrays[][2] = {{"'<u2', 'fortran_order': False, 'shape': (2, 99)", "tokens"},
+                                            {"'<f4', 'fortran_order': False, 'shape': (99,)", "\0\0\0\0"},
+                                            {"'<f4', 'fortran_order': False, 'shape': (2, 99)", "\0\0\200\77 is 1"}};
+    for (size_t i = 0; i < HD__COUNT(arrays); i++) {
+        FILE *file = fopen("theirs.npy", "w");
+        fwrite("\x93NUMPY\1\0v", 1, 10, file);
+        fprintf(file, "{'descr': %s, }%*s\n", arrays[i][0], (int)(104 - strlen(arrays[i][0])), "");
+        fwrite(arrays[i][1], 1, 4, file);
+        ck_assert_int_eq(ftell(file), 132);
+        fclose(file);
+        c = command_run(EVAL "--per-token theirs.npy");
+        expect_code(c, 2);
+        expect_says(c, "--per-token: theirs.npy is there, and heddle did not write it: name another");
+    }
     write_file("other.npy.part", "precious");
     c = command_run(EVAL "--per-token other.npy");
     expect_code(c, 2);
