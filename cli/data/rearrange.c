@@ -7,9 +7,9 @@
 
 #include "cli/data/data.h"
 #include "cli/text.h"
-#include "heddle/file.h"
 #include "service/data/data.h"
 #include "service/text/indexed_copy.h"
+#include "service/text/lineage.h"
 
 struct request {
     const char *to, *seed_text, *part_text[3];
@@ -79,6 +79,7 @@ static void copy_sources(struct hd__indexed_copy *c, const struct hd__indexed *x
                                (uint64_t)json_integer_value(json_object_get(row, "tokens")));
     if (!json_array_size(sources))
         hd__indexed_copy_count(c, x->prefix, x->documents, x->tokens);
+    hd__lineage_add(&c->made_of, c->inputs, x, meta, 0, 0, 0);
 }
 
 /* ---- shuffle */
@@ -209,10 +210,11 @@ static int32_t check_empty(const char *name, int wanted, struct hd_error *err)
     return rc;
 }
 
-static int32_t split_open(const struct request *r, const struct hd__indexed *x, json_t *meta, struct hd_error *err)
+static int32_t split_open(const struct request *r, const struct hd__indexed *x, const json_t *meta,
+                          struct hd_error *err)
 {
     struct hd__indexed_copy copies[PARTS] = {0};
-    uint64_t part[PARTS];
+    uint64_t part[PARTS], first = 0;
     char *prefix = hd__indexed_prefix(r->to);
     json_t *all = json_array();
     int32_t rc = read_parts(r, x->documents, part, err);
@@ -220,6 +222,9 @@ static int32_t split_open(const struct request *r, const struct hd__indexed *x, 
         char *name = hd__format("%s-%s", prefix, part_names[p]);
         rc = part[p] ? hd__indexed_copy_open(name, x, r->overwrite, &copies[p], err)
                      : check_empty(name, p == TRAIN || r->part_text[p], err);
+        if (!rc && part[p])
+            hd__lineage_add(&copies[p].made_of, copies[p].inputs, x, meta, r->seed, first, first + part[p]);
+        first += part[p];
         free(name);
     }
     if (!rc)
@@ -243,13 +248,9 @@ static int32_t split(struct request *r, struct hd_error *err)
     int32_t rc = hd__indexed_open(r->words->at[0], &x, err);
     if (rc)
         return rc;
-    json_t *known = hd__indexed_meta(&x), *meta = known ? known : json_object();
-    char *bin = hd__format("%s.bin", x.prefix);
-    uint64_t bytes;
-    json_object_set_new(meta, "split_of", json_sprintf("%016" PRIx64, hd_file_ends(bin, &bytes)));
+    json_t *meta = hd__indexed_meta(&x);
     rc = split_open(r, &x, meta, err);
     json_decref(meta);
-    free(bin);
     hd__indexed_close(&x);
     return rc;
 }

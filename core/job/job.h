@@ -86,8 +86,8 @@ struct hd__tokenized {
 /* A file of tokens whose .meta.json was looked for. */
 struct hd__token_file {
     const char *path, *tokenizer, *chat; /* what made the tokens: its file, and the chat template; NULL: not known */
-    uint64_t path_hash;                  /* there may be thousands */
-    uint64_t hash, split_of;             /* of the tokenizer's file; hd_file_ends of what it was split off, or 0 */
+    const char *made_of;                 /* service/text/lineage.h; NULL: not known */
+    uint64_t path_hash, hash;            /* there may be thousands; of the tokenizer's file */
     int64_t vocab, eod;                  /* its ids, and the one appended to documents; -1: none, or not known */
 };
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/base/file.h"
+#include "service/text/lineage.h"
 
 json_t *hd__indexed_meta(const struct hd__indexed *x)
 {
@@ -43,7 +44,8 @@ int32_t hd__indexed_copy_open(const char *prefix, const struct hd__indexed *like
                                       .type = like->type,
                                       .with_loss = like->loss != NULL,
                                       .sources = json_array(),
-                                      .by_path = json_object()};
+                                      .by_path = json_object(),
+                                      .inputs = json_object()};
     int32_t rc = hd__indexed_is_same(copy->prefix, like->prefix)
                      ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", copy->prefix)
                      : hd__indexed_check_output(copy->prefix, overwrite, err);
@@ -110,6 +112,8 @@ int32_t hd__indexed_copy_finish(struct hd__indexed_copy *c, const json_t *meta, 
     json_object_set_new(out, "dtype", json_string(hd__indexed_type_name(c->type)));
     json_object_set(out, "sources", c->sources);
     json_object_set_new(out, "shuffled", json_boolean(c->mixed));
+    json_object_set_new(out, HD__LINEAGE_KEY, json_stringn(c->made_of.at, c->made_of.length));
+    json_object_set(out, HD__LINEAGE_INPUTS, c->inputs);
     char *text = json_dumps(out, JSON_INDENT(1));
     int32_t rc = hd__indexed_finish(c->writer, text, err);
     c->writer = NULL;
@@ -123,8 +127,10 @@ void hd__indexed_copy_close(struct hd__indexed_copy *c)
     hd__indexed_abandon(c->writer, 0);
     json_decref(c->sources);
     json_decref(c->by_path);
+    json_decref(c->inputs);
     free(c->ids);
     free(c->counts);
     free(c->prefix);
+    hd__text_free(&c->made_of);
     *c = (struct hd__indexed_copy){0};
 }

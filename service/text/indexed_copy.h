@@ -19,9 +19,11 @@ struct hd__indexed_copy {
     uint32_t type;
     int with_loss;
     uint64_t documents, tokens;
-    json_t *sources; /* as in PREFIX.meta.json */
-    json_t *by_path; /* the same rows */
-    int mixed;       /* documents do not lie in the order of the sources */
+    json_t *sources;         /* as in PREFIX.meta.json */
+    json_t *by_path;         /* the same rows */
+    struct hd__text made_of; /* lineage.h */
+    json_t *inputs;
+    int mixed; /* documents do not lie in the order of the sources */
     int32_t *ids;
     uint8_t *counts;
     uint64_t room;

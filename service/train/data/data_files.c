@@ -10,6 +10,7 @@
 
 #include "heddle/file.h"
 #include "service/text/indexed.h"
+#include "service/text/lineage.h"
 #include "service/train/data/corpus.h"
 #include "service/train/data/token_origin.h"
 
@@ -17,10 +18,10 @@
 
 /* A file, by what its paths have in common. */
 struct file_id {
-    const char *path;  /* in the job's arena */
-    uint64_t split_of; /* ends of the file that `heddle data split` made it of; 0: none */
-    uint64_t size;     /* 0: of a URL */
-    uint64_t ends;     /* 0: not read yet */
+    const char *path;    /* in the job's arena */
+    const char *made_of; /* as in hd__token_file */
+    uint64_t size;       /* 0: of a URL */
+    uint64_t ends;       /* 0: not read yet */
     dev_t device;
     ino_t number;
 };
@@ -29,7 +30,7 @@ struct file_ids {
     HD__ARRAY(struct file_id) list;
 };
 
-/* The files' .meta.json are read, for split_of, or left alone. */
+/* The files' .meta.json are read, for made_of, or left alone. */
 enum meta { NO_META, META };
 
 static void add_file(const struct hd__compiled *c, struct file_ids *to, const char *path, enum meta meta)
@@ -37,7 +38,7 @@ static void add_file(const struct hd__compiled *c, struct file_ids *to, const ch
     struct stat st = {0};
     const char *kept = hd__arena_strdup(&c->job->arena, path), *url = strstr(path, "://");
     if (url || !stat(path, &st))
-        hd__push(&to->list, ((struct file_id){kept, meta == META ? hd__train_token_file(c, path).split_of : 0,
+        hd__push(&to->list, ((struct file_id){kept, meta == META ? hd__train_token_file(c, path).made_of : NULL,
                                               (uint64_t)st.st_size, 0, st.st_dev,
                                               url ? hd__hash(path, strlen(path), 0) : st.st_ino}));
 }
@@ -96,10 +97,36 @@ static int has_middle(const struct file_id *x, const struct file_id *y, uint64_t
     return found;
 }
 
-/* Says which file both have, or which copy, or which was split off or cut out; NULL: none. */
+static const char *made_of(struct file_id *f, char own[17])
+{
+    snprintf(own, 17, "%016" PRIx64, f->made_of ? 0 : ends_of(f));
+    return f->made_of ? f->made_of : own;
+}
+
+static enum hd__kin kin_of(struct file_id *x, struct file_id *y)
+{
+    char a[17], b[17];
+    return x->made_of || y->made_of ? hd__lineage_compare(made_of(x, a), made_of(y, b)) : HD__KIN_NONE;
+}
+
+/* Documents that x and y, " of " a key, have in common; NULL: none. */
+static const char *find_documents(struct hd__job *job, struct file_id *x, struct file_id *y, const char *of,
+                                  const char *key)
+{
+    static const char *const why[] = {[HD__KIN_SPLITS] = "they are parts of two splits of one file",
+                                      [HD__KIN_PART] = "one has what the other was split off, not the rest of it",
+                                      [HD__KIN_SAME] = "both were made of one file"};
+    enum hd__kin kin = kin_of(x, y);
+    return kin > HD__KIN_APART ? hd__arena_format(&job->arena, "%s and %s%s%s have documents in common, because %s",
+                                                  x->path, y->path, of, key, why[kin])
+                               : NULL;
+}
+
+/* Says which file both have, or which copy, or which documents, or what was cut out; NULL: none. */
 static const char *find_common(struct hd__job *job, struct file_ids *a, struct file_ids *b, const char *key)
 {
     uint64_t left = 256 << 20;
+    const char *found;
     for (size_t pair = 0, n = (size_t)a->list.count * b->list.count; pair < 4 * n; pair++) {
         struct file_id *x = &a->list.at[pair % n / b->list.count], *y = &b->list.at[pair % b->list.count];
         if (pair < n && !by_number(x, y))
@@ -110,9 +137,8 @@ static const char *find_common(struct hd__job *job, struct file_ids *a, struct f
                                     y->path, key);
         if (pair >= 3 * n && left && has_middle(x, y, &left))
             return hd__arena_format(&job->arena, "the middle of %s is in %s of %s, too", x->path, y->path, key);
-        if (pair >= 2 * n && x->split_of && x->split_of == ends_of(y))
-            return hd__arena_format(&job->arena, "%s was split off %s, which %s names instead of the other part",
-                                    x->path, y->path, key);
+        if (pair >= 2 * n && pair < 3 * n && (found = find_documents(job, x, y, " of ", key)))
+            return found;
     }
     return NULL;
 }
@@ -122,10 +148,8 @@ int hd__train_data_files_split(const struct hd__compiled *c, int test)
     struct file_ids train = list_files(c, &c->job->train, META),
                     val = list_files(c, test ? &c->job->test : &c->job->val, META);
     int found = !test && !c->job->val.count && c->job->val_fraction > 0;
-    for (size_t pair = 0; pair < (size_t)train.list.count * val.list.count; pair++) {
-        uint64_t of = val.list.at[pair / train.list.count].split_of;
-        found |= of && of == train.list.at[pair % train.list.count].split_of;
-    }
+    for (size_t pair = 0; pair < (size_t)train.list.count * val.list.count && !found; pair++)
+        found = kin_of(&val.list.at[pair / train.list.count], &train.list.at[pair % train.list.count]) != HD__KIN_NONE;
     hd__free_array(&train.list);
     hd__free_array(&val.list);
     return found;
@@ -202,7 +226,7 @@ static int reads_itself(const struct hd__job *job)
     return !strcmp(job->data->use, "tokens");
 }
 
-/* Says that x is y, a copy of it, or split off it; NULL: none of these. */
+/* Says that x is y, a copy of it, or has documents of it; NULL: none of these. */
 static const char *find_same(struct hd__job *job, struct file_id *x, struct file_id *y, int reads)
 {
     if (!by_number(x, y))
@@ -210,10 +234,8 @@ static const char *find_same(struct hd__job *job, struct file_id *x, struct file
     if (reads && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))
         return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch: it is a copy of %s", x->path,
                                 y->path);
-    if (reads && x->split_of && x->split_of == ends_of(y))
-        return hd__arena_format(&job->arena, "%s was split off %s, so its tokens are read twice an epoch", x->path,
-                                y->path);
-    return NULL;
+    const char *documents = reads ? find_documents(job, x, y, "", "") : NULL;
+    return documents ? hd__arena_format(&job->arena, "%s: they are read twice an epoch", documents) : NULL;
 }
 
 static void warn_twice(struct hd__job *job, struct file_ids *files)
@@ -223,10 +245,8 @@ static void warn_twice(struct hd__job *job, struct file_ids *files)
     if (!few)
         hd__sort(&files->list, by_number);
     for (uint32_t i = 1; i < files->list.count && !same; i++)
-        for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x && !same; y++) {
+        for (struct file_id *x = &files->list.at[i], *y = few ? files->list.at : x - 1; y < x && !same; y++)
             same = find_same(job, x, y, few);
-            same = same || !few ? same : find_same(job, y, x, few);
-        }
     if (same)
         hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s", hd__job_where(job, "data.train"), same);
 }

@@ -8,8 +8,10 @@
 
 #include "core/base/file.h"
 #include "core/base/option.h"
+#include "heddle/file.h"
 #include "service/text/chat.h"
 #include "service/text/indexed.h"
+#include "service/text/lineage.h"
 #include "service/text/tokenize.h"
 #include "service/text/tokenizer.h"
 #include "service/train/data/corpus.h"
@@ -195,6 +197,38 @@ static json_t *read_meta(const struct hd__compiled *c, const char *path)
     return meta;
 }
 
+/* Does a file, by its meta, have what the first source of another gave? */
+static int has_source(const json_t *meta, const json_t *other)
+{
+    const json_t *path = json_object_get(json_array_get(json_object_get(other, "sources"), 0), "path"), *row;
+    size_t i;
+    int found = 0;
+    json_array_foreach(json_object_get(meta, "sources"), i, row) found |=
+        json_equal(json_object_get(row, "path"), path);
+    return found;
+}
+
+/* Files that were read for this one, and are others now: of the same text by the same tokenizer, or the name alone was
+ * used again. */
+static void warn_stale(struct hd__job *job, const char *path, const json_t *meta)
+{
+    json_t *inputs = json_object_get(meta, HD__LINEAGE_INPUTS), *ends;
+    const char *from;
+    json_object_foreach(inputs, from, ends)
+    {
+        uint64_t bytes, hash, own, now = json_object_size(inputs) > 64 ? 0 : hd_file_ends(from, &bytes);
+        if (!now || now == strtoull(json_string_value(ends), NULL, 16))
+            continue;
+        const char *name = hd__arena_format(&job->arena, "%.*s.meta.json", (int)strlen(from) - 4, from);
+        json_t *other = json_load_file(name, 0, NULL);
+        if (hd__tokens_maker(other, &hash) && hd__tokens_maker(meta, &own) && hash == own && has_source(meta, other))
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %s was written anew since this file was made of it: split, shuffle or merge it again",
+                    printable(job, path), from);
+        json_decref(other);
+    }
+}
+
 /* ---- all files of a job */
 
 struct made {
@@ -218,6 +252,7 @@ struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const c
             return job->token_files.at[i];
     struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path), .path_hash = hash, .eod = -1};
     json_t *meta = read_meta(c, path);
+    warn_stale(job, path, meta);
     const char *name = hd__tokens_maker(meta, &file.hash), *chat = hd__tokens_template(meta);
     const json_t *eod = json_object_get(meta, "eod");
     if (name) {
@@ -226,8 +261,8 @@ struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const c
         file.eod = json_is_integer(eod) ? json_integer_value(eod) : -1;
         file.chat = chat ? hd__arena_strdup(&job->arena, chat) : NULL;
     }
-    const char *whole = json_string_value(json_object_get(meta, "split_of"));
-    file.split_of = whole ? strtoull(whole, NULL, 16) : 0;
+    const char *made_of = json_string_value(json_object_get(meta, HD__LINEAGE_KEY));
+    file.made_of = made_of ? hd__arena_strdup(&job->arena, made_of) : NULL;
     json_decref(meta);
     hd__push(&job->token_files, file);
     return file;

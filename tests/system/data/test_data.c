@@ -595,28 +595,74 @@ START_TEST(conversations)
 }
 END_TEST
 
-/* Parts of one file know it: the whole is no data to train on beside one, and a new draw gives other parts. */
+/* Files know what they were made of: no other draw, order or mix of it is held out; a new draw gives other parts. */
 START_TEST(parts_of_one_file)
 {
 #define PARTS \
     "llama.yaml model.vocab=320 data.train=drawn-train.bin data.val=drawn-validation.bin checkpoint.dir=parts "
-    expect_code(command_run("data split " INDEXED "/bpe --validation 0.2 --to drawn"), 0);
-    struct command *c = command_run("train llama.yaml --dry-run model.vocab=320 data.train=" INDEXED
-                                    "/bpe.bin data.val=drawn-validation.bin eval.every=2");
-    expect_says(c, "warning: command line: data.val: drawn-validation.bin was split off " INDEXED
-                   "/bpe.bin, which data.train names instead of the other part: it is not held out");
+#define WHOLE "one has what the other was split off, not the rest of it"
+    static const char *const made[] = {"split " INDEXED "/bpe --validation 0.2 --to drawn",
+                                       "split " INDEXED "/bpe --validation 0.2 --seed 2 --to seeded",
+                                       "split " INDEXED "/bpe --train 0.5 --to half",
+                                       "split drawn-train --validation 0.2 --to twice",
+                                       "shuffle " INDEXED "/bpe --to stirred",
+                                       "shuffle drawn-train --to stirred-train",
+                                       "merge drawn-train twice-train --to blend"};
+    static const struct {
+        const char *train, *val, *why; /* NULL: apart */
+    } rows[] = {{INDEXED "/bpe", "drawn-validation", WHOLE},
+                {"drawn-train", INDEXED "/bpe", WHOLE},
+                {"twice-train", "drawn-train", WHOLE},
+                {"stirred", "drawn-validation", WHOLE},
+                {"drawn-train", "seeded-validation", "they are parts of two splits of one file"},
+                {"stirred", INDEXED "/bpe", "both were made of one file"},
+                {INDEXED "/bpe", "stirred", "both were made of one file"},
+                {"blend", "stirred-train", "both were made of one file"},
+                {"blend", "twice-validation", WHOLE},
+                {"blend", "drawn-validation", NULL},
+                {"stirred-train", "drawn-validation", NULL},
+                {"twice-train", "twice-validation", NULL},
+                {"twice-train", "drawn-validation", NULL},
+                {"half-train", "drawn-validation", NULL}};
+    struct command *c;
+    for (size_t i = 0; i < HD__COUNT(made); i++)
+        expect_code(command_run("data %s", made[i]), 0);
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        const char *train = rows[i].train, *val = rows[i].val, *why = rows[i].why;
+        c = command_run("%s data.train=%s.bin data.val=%s.bin eval.batches=1",
+                        i % 2 ? "eval llama.yaml --random-weights model.vocab=320"
+                              : "train llama.yaml --dry-run model.vocab=320 eval.every=2",
+                        train, val);
+        const char *want = keep(hd__format("warning: command line: data.val: %s.bin and %s.bin of data.train have "
+                                           "documents in common, because %s: it is not held out",
+                                           val, train, why ? why : ""));
+        ck_assert_msg(why ? strstr(c->err, want) != NULL : !strstr(c->err, "in common"), "%s, %s: %s", train, val,
+                      c->err);
+    }
     expect_says(command_run("train llama.yaml --dry-run model.vocab=320 data.train=[\"" INDEXED
                             "/bpe.bin\",\"drawn-train.bin\"]"),
-                "warning: command line: data.train: drawn-train.bin was split off " INDEXED
-                "/bpe.bin, so its tokens are read twice an epoch");
+                "warning: command line: data.train: drawn-train.bin and " INDEXED
+                "/bpe.bin have documents in common, because " WHOLE ": they are read twice an epoch");
     c = command_run("train " PARTS "job.steps=2 eval.every=2 eval.batches=1");
-    ck_assert_msg(!c->code && !strstr(c->err, "split off"), "%s", c->err);
+    ck_assert_msg(!c->code && !strstr(c->err, "in common"), "%s", c->err);
     c = command_run("eval " PARTS "eval.batches=1");
     ck_assert_msg(!c->code && !strstr(c->err, "is not what it was"), "%s", c->err);
     expect_code(command_run("data split " INDEXED "/bpe --validation 0.2 --seed 5 --overwrite --to drawn"), 0);
     c = command_run("eval " PARTS "eval.batches=1");
     expect_says(c, "command line: data.train is not what it was when checkpoint step-00000002 was saved: it is ");
     expect_says(c, ": what is evaluated here may have been trained on");
+    for (int grown = 0; grown < 2; grown++) {
+        ck_assert_int_eq(system(grown ? "tac grow.jsonl > more && cat more >> grow.jsonl"
+                                      : "sed 's/[^a-zA-Z ]//g; s/.*/{\"text\": \"&\"}/' corpus.txt > grow.jsonl"),
+                         0);
+        expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --overwrite --to grow grow.jsonl"), 0);
+        if (!grown)
+            expect_code(command_run("data split grow --validation 0.2 --to grow"), 0);
+        c = command_run("train llama.yaml --dry-run model.vocab=320 data.train=grow-train.bin");
+        ck_assert_msg(!c->code &&
+                          !strstr(c->err, "/grow.bin was written anew since this file was made of it") == !grown,
+                      "%s", c->err);
+    }
 }
 END_TEST
 
