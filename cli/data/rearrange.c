@@ -10,10 +10,11 @@
 #include "service/data/data.h"
 #include "service/text/indexed_copy.h"
 #include "service/text/lineage.h"
+#include "service/text/tokenize.h"
 
 struct request {
     const char *to, *seed_text, *part_text[3];
-    int overwrite, json;
+    int overwrite, json, warned;
     int64_t seed;
     const struct hd__cli_words *words;
 };
@@ -273,6 +274,12 @@ static int32_t check_alike(const struct hd__indexed *a, const json_t *a_meta, co
         return hd_fail(err, HD_E_INVALID, "%s and %s were made by different tokenizers (%s, %s): their ids differ",
                        a->prefix, b->prefix, json_string_value(json_object_get(a_meta, "tokenizer")),
                        json_string_value(json_object_get(b_meta, "tokenizer")));
+    const char *chat = hd__tokens_template(a_meta), *other = hd__tokens_template(b_meta);
+    if (chat && other && strcmp(chat, other) != 0 && strcmp(chat, "plain") != 0 && strcmp(other, "plain") != 0)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s is rendered by the chat template %s, and %s by %s: a model would read two formats: tokenize "
+                       "the text of one of them again",
+                       a->prefix, chat, b->prefix, other);
     if (!a->loss != !b->loss)
         return hd_fail(err, HD_E_INVALID,
                        "%s.loss is there and %s.loss is not: which tokens count in the loss has to be "
@@ -281,9 +288,35 @@ static int32_t check_alike(const struct hd__indexed *a, const json_t *a_meta, co
     return HD_OK;
 }
 
+/* Metas say what was appended to documents. Chat templates have ends of their own, and so may the text. */
+static int warn_of_ends(const struct hd__indexed *a, const json_t *a_meta, const struct hd__indexed *b,
+                        const json_t *b_meta)
+{
+    const struct hd__indexed *x[] = {a, b};
+    const json_t *meta[] = {a_meta, b_meta}, *eod[2];
+    struct hd_error unused = HD_ERROR_INIT;
+    char words[2][32];
+    int32_t last[2];
+    for (int i = 0; i < 2; i++) {
+        eod[i] = json_object_get(json_object_get(meta[i], "arguments"), "--append-eod");
+        if (!eod[i] || hd__tokens_template(meta[i]) || x[i]->documents < 2 || !x[i]->tokens ||
+            hd__indexed_read(x[i], x[i]->tokens - 1, 1, &last[i], &unused))
+            return 0;
+        snprintf(words[i], sizeof words[i], json_integer_value(eod[i]) < 0 ? "no id" : "id %lld",
+                 (long long)json_integer_value(eod[i]));
+    }
+    if (json_equal(eod[0], eod[1]) || last[0] == last[1])
+        return 0;
+    hd__log(HD_LOG_WARN, NULL,
+            "documents of %s have %s appended, and those of %s have %s (--append-eod): tokenize the text of one of "
+            "them again",
+            a->prefix, words[0], b->prefix, words[1]);
+    return 1;
+}
+
 /* The output is opened with the first input, which is held open for what the others are compared with. */
-static int32_t append(const struct request *r, const char *path, const struct hd__indexed *first,
-                      const json_t *first_meta, struct hd__indexed_copy *c, struct hd_error *err)
+static int32_t append(struct request *r, const char *path, const struct hd__indexed *first, const json_t *first_meta,
+                      struct hd__indexed_copy *c, struct hd_error *err)
 {
     struct hd__indexed x;
     int32_t rc = hd__indexed_open(path, &x, err);
@@ -293,6 +326,7 @@ static int32_t append(const struct request *r, const char *path, const struct hd
     char *to = hd__indexed_prefix(r->to);
     rc = hd__indexed_is_same(to, x.prefix) ? hd_fail(err, HD_E_INVALID, "%s: is what is read: name another --to", to)
                                            : check_alike(first, first_meta, &x, meta, err);
+    r->warned = r->warned || (!rc && warn_of_ends(first, first_meta, &x, meta));
     for (uint64_t d = 0; d < x.documents && !rc; d++)
         rc = hd__indexed_copy_document(c, &x, d, err);
     if (!rc)

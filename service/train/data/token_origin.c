@@ -234,7 +234,7 @@ static void warn_stale(struct hd__job *job, const char *path, const json_t *meta
 struct made {
     const char *key, *path;
     struct hd__token_maker by;
-    int64_t vocab; /* of the tokenizer */
+    int64_t vocab, eod, documents; /* as in hd__token_file */
     const char *chat;
 };
 
@@ -259,6 +259,7 @@ struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const c
         file.tokenizer = hd__arena_strdup(&job->arena, name);
         file.vocab = json_integer_value(json_object_get(meta, "vocab"));
         file.eod = json_is_integer(eod) ? json_integer_value(eod) : -1;
+        file.documents = json_integer_value(json_object_get(meta, "documents"));
         file.chat = chat ? hd__arena_strdup(&job->arena, chat) : NULL;
     }
     const char *made_of = json_string_value(json_object_get(meta, HD__LINEAGE_KEY));
@@ -272,8 +273,13 @@ static void add_file(const struct hd__compiled *c, struct made_files *to, const 
 {
     struct hd__token_file file = hd__train_token_file(c, path);
     if (file.tokenizer)
-        hd__push(&to->list,
-                 ((struct made){key, printable(c->job, path), {file.tokenizer, file.hash}, file.vocab, file.chat}));
+        hd__push(&to->list, ((struct made){key,
+                                           printable(c->job, path),
+                                           {file.tokenizer, file.hash},
+                                           file.vocab,
+                                           file.eod,
+                                           file.documents,
+                                           file.chat}));
 }
 
 static void add_source(const struct hd__compiled *c, struct made_files *to, const char *key, const char *source)
@@ -478,6 +484,49 @@ static void warn_chats(const struct hd__compiled *c, const struct made_files *fi
     }
 }
 
+static const char *id_words(struct hd__job *job, int64_t id)
+{
+    return id < 0 ? "no id" : hd__arena_format(&job->arena, "id %lld", (long long)id);
+}
+
+/* Its first ids, or its last; returns how many. */
+static uint64_t read_ids(const struct hd__compiled *c, const char *path, int last, int64_t *ids, uint64_t most)
+{
+    const struct hd_data_ops *ops = &c->data_choice.component->ops.data;
+    struct hd_error unused = HD_ERROR_INIT;
+    struct hd_data *data = NULL;
+    uint64_t all = 0, n = 0;
+    if (!open_data(c, c->data_choice.settings, path, &data, &all, &unused))
+        n = HD__MIN(all, most);
+    if (n && ops->read(data, last ? all - n : 0, n, ids, &unused))
+        n = 0;
+    if (data)
+        ops->close(data);
+    return n;
+}
+
+/* Chat templates have ends of their own, and so may the text: then its last id says it. */
+static void warn_ends(const struct hd__compiled *c, const struct made_files *files)
+{
+    const struct made *first = NULL;
+    for (uint32_t i = 0; i < files->list.count; i++) {
+        const struct made *m = &files->list.at[i];
+        if (m->chat || m->documents < 2)
+            continue;
+        first = first ? first : m;
+        int64_t last[2] = {-1, -1};
+        if (m->eod == first->eod ||
+            (read_ids(c, m->path, 1, &last[0], 1) && read_ids(c, first->path, 1, &last[1], 1) && last[0] == last[1]))
+            continue;
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %s: documents of %s have %s appended, and those of %s, %s, have %s (--append-eod): tokenize the "
+                "text of one of them again",
+                hd__job_where(c->job, m->key), m->key, m->path, id_words(c->job, m->eod), first->key, first->path,
+                id_words(c->job, first->eod));
+        return;
+    }
+}
+
 /* `ordinary`: whether the id is one of text. */
 static int64_t find_eod(const struct hd__compiled *c, int32_t id, int *ordinary)
 {
@@ -540,14 +589,7 @@ static void warn_characters(const struct hd__compiled *c)
     const char *bytes = hd__train_corpus_bytes(c);
     for (uint64_t i = 0, n; bytes && i < train->count; i++) {
         int64_t ids[4096], low = 0, high = 0;
-        struct hd_error unused = HD_ERROR_INIT;
-        struct hd_data *data = NULL;
-        if (!hd__ends_with(train->at[i].path, ".npy") ||
-            open_data(c, c->data_choice.settings, train->at[i].path, &data, &n, &unused))
-            continue;
-        n = HD__MIN(n, HD__COUNT(ids));
-        n = c->data_choice.component->ops.data.read(data, 0, n, ids, &unused) ? 0 : n;
-        c->data_choice.component->ops.data.close(data);
+        n = hd__ends_with(train->at[i].path, ".npy") ? read_ids(c, train->at[i].path, 0, ids, HD__COUNT(ids)) : 0;
         for (uint64_t k = 0; k < n; k++) {
             low += ids[k] < 9;
             high += ids[k] > 126;
@@ -566,6 +608,7 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
     warn_from(c, &files);
     warn_vocab(c, &files);
     warn_chats(c, &files);
+    warn_ends(c, &files);
     warn_eod(c);
     warn_characters(c);
     hd__free_array(&files.list);

@@ -38,7 +38,8 @@ const char *hd__token_makers_words(struct hd__job *job, struct hd__token_maker n
  * other: what differs is refused. For every command that opens the job's data. */
 int32_t hd__train_token_origin(const struct hd__compiled *compiled, struct hd_error *err);
 /* Warns where the tokenizer of model.from is another one: its file may differ and mean the same; where the model has
- * more than twice the ids, where chat templates differ, and where data.eod is another token than the tokenizer's. */
+ * more than twice the ids, where chat templates or ends of documents differ, and where data.eod is another token than
+ * the tokenizer's. */
 void hd__train_token_origin_warn(const struct hd__compiled *compiled);
 
 #endif

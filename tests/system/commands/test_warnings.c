@@ -46,6 +46,15 @@ static const struct {
      "warning: toks/stale.bin: its .meta.json is of "},
     {"data merge toks/stale toks/a --to toks/merged",
      "so it is not known which tokenizer made the tokens: write both again, or remove that"},
+    {"data merge toks/ends toks/none --to toks/mixed",
+     "warning: documents of toks/ends have id 0 appended, and those of toks/none have no id (--append-eod): tokenize "
+     "the text of one of them again"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=[\"toks/none.bin\",\"toks/ends.bin\"]",
+     "warning: command line: data.train: documents of toks/ends.bin have id 0 appended, and those of data.train, "
+     "toks/none.bin, have no id (--append-eod)"},
+    {"train llama.yaml --dry-run model.vocab=320 data.train=toks/ends.bin data.val=toks/none.bin eval.every=2",
+     "warning: command line: data.val: documents of toks/none.bin have no id appended, and those of data.train, "
+     "toks/ends.bin, have id 0 (--append-eod)"},
     {"train llama.yaml --dry-run data.val=[\"low.txt\",\"./corpus.txt\"] eval.every=2",
      "warning: command line: data.val: ./corpus.txt is a file that data.train has, too: it is not held out"},
     {"train llama.yaml --dry-run data.train=shards/ data.val=shards/a.bin data.format=bytes eval.every=2",
@@ -565,6 +574,7 @@ static const char *const silent[] = {
     "job.steps=200 data.train=[{\"path\":\"high.txt\",\"weight\":1},{\"path\":\"low.txt\",\"weight\":1}]",
     "job.steps=3 metrics.profile=true",
     "model.vocab=1024 data.train=[\"toks/talk.bin\",\"toks/ask.bin\"] data.loss=completion",
+    "model.vocab=320 data.train=[\"toks/ends.bin\",\"toks/a.bin\",\"toks/own.bin\"]", /* of one, and in the text */
     TALK "data.train=[\"talk.jsonl\",\"ask.jsonl\",\"toks/talk.bin\"]",
     TALK "data.train=talk.jsonl data.documents=mask data.eod=0",
     "model.vocab=320 data.tokenizer=" TOKENIZER " data.train=books data.documents=mask",
@@ -656,6 +666,11 @@ static void write_inputs(void)
         expect_code(command_run("data tokenize --tokenizer " QWEN_FILE " --chat-template chatml --to toks/%s %s.jsonl",
                                 k ? "ask" : "talk", k ? "ask" : "talk"),
                     0);
+    ck_assert_int_eq(system("sed 's/day/night<|endoftext|>/' ask.jsonl > own.jsonl"), 0);
+    static const char *const ends[] = {"ends --append-eod ask", "none ask", "own own"};
+    for (size_t k = 0; k < HD__COUNT(ends); k++)
+        expect_code(
+            command_run("data tokenize --tokenizer " TOKENIZER " --field completion --to toks/%s.jsonl", ends[k]), 0);
     ck_assert_int_eq(system("for f in bin idx loss meta.json; do cp toks/talk.$f toks/other.$f; done && "
                             "sed -i 's/chatml/mistral/' toks/other.meta.json && cp toks/a.meta.json "
                             "toks/stale.meta.json && cp toks/ask.bin toks/stale.bin && cp toks/ask.idx toks/stale.idx"),
@@ -688,6 +703,9 @@ START_TEST(warnings)
     struct command *bare = command_run("sample " QWEN "--prompt a data.train=ask.jsonl data.tokenizer=" QWEN_FILE
                                        " data.chat_template=chatml");
     ck_assert_msg(bare->code == 0 && !strstr(bare->err, "chat"), "%s", bare->err);
+    struct command *chats = command_run("data merge toks/talk toks/other --to toks/chats");
+    expect_code(chats, 2);
+    expect_says(chats, "toks/talk is rendered by the chat template chatml, and toks/other by mistral: a model would");
     write_file("ruled.jsonl", "{\"system\": \"Be brief.\", \"prompt\": \"a\"}\n");
     struct command *ruled = command_run("sample " QWEN "--prompt-file ruled.jsonl");
     expect_code(ruled, 2);
