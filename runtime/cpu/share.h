@@ -11,8 +11,8 @@ int hd__cpu_file_line(const char *path, const char *begins, char *out, size_t ro
 /* "AMD EPYC 9654"; "": the kernel does not say. */
 void hd__cpu_name(char out[96]);
 
-/* Visits the folders of the cgroups in the file `groups` below `root`, of v2 and of v1's controller, each with those that
- * it is in, up to the root of what can be seen. */
+/* Visits the folders of the cgroups in the file `groups` below `root`, of v2 and of v1's controller, each with those
+ * that it is in, up to the root of what can be seen. */
 void hd__cpu_cgroups(const char *groups, const char *root, const char *controller,
                      void (*visit)(const char *folder, void *user), void *user);
 

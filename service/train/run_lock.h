@@ -24,7 +24,8 @@ int32_t hd__run_locks_take(struct hd__job *job, struct hd__run_locks *locks, str
 int32_t hd__run_lock_folder(const char *folder, int *fd, struct hd_error *err);
 /* Adds the run's id to the texts. */
 void hd__run_locks_name(const struct hd__run_locks *locks, const char *run);
-/* Before it is written into: are the folders still those that were locked? One that is gone is made and locked again. */
+/* Before a save: are the folders still those that were locked? One that is gone is made and locked again; HD_E_IO where
+ * another is in its place. */
 int32_t hd__run_locks_check(struct hd__run_locks *locks, const char *run, struct hd_error *err);
 void hd__run_locks_release(struct hd__run_locks *locks);
 

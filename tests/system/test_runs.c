@@ -130,18 +130,18 @@ END_TEST
 /* A run goes on by the name of its folder, which it locks anew, unless another has it. */
 START_TEST(renamed_folder)
 {
-    struct command *c = command_start(NULL, "train " ENDLESS "job.name=moved checkpoint.every=20");
-    curve_wait("moved", 3);
-    ck_assert_int_eq(rename("runs/moved", "runs/aside"), 0);
-    for (double until = hd__now() + 60; access("runs/moved/checkpoints/.heddle-lock", F_OK) && hd__now() < until;)
+    struct command *c = command_start(NULL, "train " ENDLESS "job.name=shifted checkpoint.every=20");
+    curve_wait("shifted", 3);
+    ck_assert_int_eq(rename("runs/shifted", "runs/aside"), 0);
+    for (double until = hd__now() + 60; access("runs/shifted/checkpoints/.heddle-lock", F_OK) && hd__now() < until;)
         usleep(10000);
-    run_says(2, "runs/moved is in use by process ", "train llama.yaml job.name=moved job.steps=2");
+    run_says(2, "runs/shifted is in use by process ", "train llama.yaml job.name=shifted job.steps=2");
     write_file("other-lock", "");
-    ck_assert_int_eq(rename("other-lock", "runs/moved/.heddle-lock"), 0);
+    ck_assert_int_eq(rename("other-lock", "runs/shifted/.heddle-lock"), 0);
     command_wait(c, 60);
     expect_code(c, 1);
-    expect_says(c, "warning: runs/moved was renamed or removed, or its .heddle-lock was: it is locked again");
-    expect_says(c, "error: runs/moved is no longer the folder that this run locked: ");
+    expect_says(c, "warning: runs/shifted was renamed or removed, or its .heddle-lock was: it is locked again");
+    expect_says(c, "error: runs/shifted is no longer the folder that this run locked: ");
 }
 END_TEST
 
