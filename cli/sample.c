@@ -228,8 +228,8 @@ static void warn_prompts(const struct sample_request *r)
     const char *theirs = trained ? NULL : hd__train_other_chat_template(r->loaded.compiled, asked);
     int cut = 0;
     if (theirs)
-        hd__log(HD_LOG_WARN, NULL, "--chat %s: %s begins turns otherwise, and the model has seen no such prompt", asked,
-                theirs);
+        hd__log(HD_LOG_WARN, NULL, "--chat %s: %s starts turns differently, so the model has not seen such prompts",
+                asked, theirs);
     if (asked && trained && strcmp(asked, trained) != 0)
         hd__log(HD_LOG_WARN, NULL, "--chat %s: the %s is %s, and the model has seen no such prompt", asked, what,
                 trained);

@@ -16,8 +16,8 @@ static void warn_bubble(struct hd__job *job, struct hd__text *out)
     if (micros < 1 || micros >= stages)
         return;
     hd__text_add(out,
-                 "%s: warning: mesh.pp: %lld micro-batch%s a step for %lld stages: with %s these idle %s%.0f %% of the "
-                 "time that they work, with %lld micro-batches %.0f %%; %s%s%s makes more of them\n",
+                 "%s: warning: mesh.pp: %lld micro-batch%s a step for %lld stages: with %s they idle for %s%.0f %% of "
+                 "the time that they work, with %lld micro-batches for %.0f %%; %s%s%s makes more of them\n",
                  hd__job_where(job, "mesh.pp"), (long long)micros, micros > 1 ? "es" : "", (long long)stages, name,
                  !strcmp(name, "1f1b") || !strcmp(name, "gpipe") ? "" : "up to ",
                  100.0 * (double)(stages - 1) / (double)micros, (long long)(4 * stages),
@@ -59,7 +59,8 @@ static void warn_between(struct hd__job *job, const struct hd__code_section *x, 
                      where, key, every, steps, steps % every);
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].steps % every && rows[i].steps <= steps)
-            hd__text_add(out, "%s: warning: %s is no multiple of %s, %lld, after which replicas are equal: %s\n",
+            hd__text_add(out,
+                         "%s: warning: %s should be a multiple of %s (%lld), which synchronizes the replicas: %s\n",
                          hd__job_where(job, rows[i].key), rows[i].key, key, every, rows[i].why);
 }
 
@@ -222,8 +223,8 @@ static void warn_codes(const struct hd__cli_job *loaded, struct hd__text *out)
     if (!codes && largest)
         hd__text_add(
             out,
-            "%s: warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole "
-            "blocks of optimizer.block_size (largest %lld): all states are in fp32: lower them, or use adamw\n",
+            "%s: warning: optimizer.min_8bit_size: no matrix of this model has that many elements in whole blocks of "
+            "optimizer.block_size (largest %lld), so all states stay in fp32: lower either, or use adamw\n",
             hd__job_where(loaded->job, "optimizer.min_8bit_size"), (long long)largest);
 }
 

@@ -71,7 +71,9 @@ static void warn_axes(struct hd__job *job, struct hd__text *out)
         const json_t *r = json_object_get(axes->json, "dp_replicate"), *s = json_object_get(axes->json, "dp_shard");
         if (!strcmp(word, "dp") && replicate * shard > 1 && (replicate == 1 || (r && !json_equal(r, use))) &&
             (shard == 1 || (s && !json_equal(s, use))))
-            hd__text_add(out, "%s: warning: comm.axes.dp has no effect, because its parts have others: leave it out\n",
+            hd__text_add(out,
+                         "%s: warning: comm.axes.dp has no effect, because dp_shard and dp_replicate have their own: "
+                         "leave it out\n",
                          axes->origin);
         if (part == 1)
             hd__text_add(out,
@@ -173,7 +175,7 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
          "is 1: the router has nothing to choose; say 2 or more, or a family without experts"},
         {experts && json_integer_value(experts->json) > 1 && per_token == json_number_value(experts->json),
          chosen && strcmp(chosen->origin, "default") ? "model.experts_per_token" : "model.experts",
-         "is the number of experts and of those that a token goes to: nothing is sparse"},
+         "routes each token to all experts, so nothing is sparse: set experts_per_token below experts"},
         {ffn > 0 && hidden &&
              ffn * (experts && json_integer_value(experts->json) ? 16 : 2) < json_number_value(hidden->json),
          "model.ffn", "is far below model.hidden: it is a width, not a ratio: leave it out for what is usual"},
@@ -187,8 +189,8 @@ static void warn_unlikely_training(struct hd__job *job, struct hd__text *out)
         {job->precision.loss_scaling == HD__LOSS_SCALE_STATIC && job->precision.loss_scale > 1 &&
              job->precision.loss_scale < 64 && (!wide || wire),
          "precision.loss_scale",
-         "is a factor, not a power of 2 as DeepSpeed's initial_scale_power, and so small a one leaves small gradients "
-         "0 (in fp16 those below 6e-8 / it): say dynamic, or 65536 for 2^16"},
+         "is the scale itself, not an exponent of 2 like DeepSpeed's initial_scale_power, and so small that small "
+         "gradients become 0 (in fp16 those below 6e-8 / loss_scale): set dynamic, or 65536 for 2^16"},
         {hd__dtype(job->precision.optimizer)->max_exp < FLT_MAX_EXP, "precision.optimizer",
          "is a type of a short range: second moments (AdamW) of small gradients become 0 in it, and their steps much "
          "too large: leave it out, or say one with the range of fp32"},
@@ -248,19 +250,20 @@ static void warn_unlikely_running(struct hd__job *job, struct hd__text *out)
          "is exact, which does not cover mesh.tp, cp and ep: compare only runs in which these are the same"},
         {job->deterministic == HD__DETERMINISTIC_EXACT && !job->micro_batch_asked && job->batch > 1,
          "job.deterministic",
-         "is exact, and data.micro_batch is not set: it follows from the data ranks, so another mesh has other bits: "
-         "set data.micro_batch"},
+         "is exact, but data.micro_batch is not set, so it depends on the data ranks and another mesh gives other "
+         "bits: set data.micro_batch"},
         {job->comm_inside && is_comm_unused(job), "comm.inside",
-         "has no effect, because comm.axes names the transport of the only axis, and comm.use is not opened: say that "
-         "transport as comm.use"},
+         "has no effect, because comm.axes gives the only axis above 1 a transport of its own, and comm.use is not "
+         "opened: name that transport in comm.use"},
         {inside_itself(job), "comm.inside", "has no effect where it is the same transport as comm.use: leave it out"},
         {job->checkpoint_keep_every && job->checkpoint_every && job->checkpoint_keep_every % job->checkpoint_every,
          "checkpoint.keep", "every is no multiple of checkpoint.every: only steps that are multiples of both are kept"},
         {job->checkpoint_keep_every && !job->checkpoint_every && job->checkpoint, "checkpoint.keep",
-         "every keeps what is saved at its multiples, and checkpoint.every names no steps: say them"},
+         "every keeps checkpoints at multiples of its value, but checkpoint.every is not a number of steps: make it "
+         "one"},
         {(job->metrics_profile || job->metrics_blocks) && job->steps && job->steps <= 2,
          job->metrics_profile ? "metrics.profile" : "metrics.blocks",
-         "is of the first two steps alone, which are slow and which longer runs leave out: set job.steps to 3 or more"},
+         "covers only the first two steps, which are slow and which longer runs leave out: set job.steps to 3 or more"},
         {job->checkpoint_peers && !job->launch_restarts && job->nodes_min == job->nodes_max, "checkpoint.peers",
          "has no effect, because launch.restarts is 0: its copies are for ranks that are started again"},
         {job->checkpoint_peers && (job->launch_restarts || job->nodes_min < job->nodes_max) && job->checkpoint_every &&

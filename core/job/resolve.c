@@ -286,8 +286,8 @@ static int32_t scale_batch(struct hd__job *job, int64_t ranks, struct hd_error *
         return HD_OK;
     if (job->epochs > 0)
         return hd__job_fail(job, "launch.scale_batch", err,
-                            "launch.scale_batch: job.epochs are counted in steps of one size: give job.steps, or leave "
-                            "the batch as it is");
+                            "launch.scale_batch: job.epochs needs one batch size to count steps: set job.steps, or "
+                            "leave launch.scale_batch out");
     if (job->batch_of_all % job->nodes_max || ranks % job->ranks_each)
         return hd__job_fail(job, "launch.scale_batch", err,
                             "launch.scale_batch: data.batch %lld cannot be cut into equal parts for %d machines "
@@ -350,10 +350,10 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
 {
     int64_t mesh[HD_AXIS_COUNT];
     if (job->auto_mesh || job->auto_strategies)
-        return hd__job_fail(job, job->auto_mesh ? "mesh" : "strategies", err,
-                            "%s: auto is chosen by commands that plan, and nothing did: write what `heddle plan JOB "
-                            "--search` prints",
-                            job->auto_mesh ? "mesh" : "strategies");
+        return hd__job_fail(
+            job, job->auto_mesh ? "mesh" : "strategies", err,
+            "%s: auto is resolved only by commands that plan: replace it with what `heddle plan JOB --search` prints",
+            job->auto_mesh ? "mesh" : "strategies");
     int32_t rc = resolve_mesh(job, ranks, mesh, err);
     if (rc)
         return rc;

@@ -481,8 +481,8 @@ static int32_t read_file(const struct hd__data *d, const struct data_file *f, en
         warn_padding(d, f, at, 100 * (double)in_runs / (double)count);
     if (!out && !labels && count >= 1024 && largest < d->config.vocab / 8 && !scan->low++)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: no id is above %lld, and model.vocab is %ld: is it the tokenizer's, and are these its ids, and "
-                "not masks or positions?",
+                "%s: no id is above %lld, but model.vocab is %ld: is that the tokenizer's vocabulary size, and are "
+                "these token ids, not masks or positions?",
                 f->path, (long long)largest, (long)d->config.vocab);
     return HD_OK;
 }

@@ -418,8 +418,8 @@ static void warn_chat_template(const struct export *e)
             continue;
         if (hd__chat_file_lacks(source, e->config->turn))
             hd__log(HD_LOG_WARN, NULL,
-                    "%s/%s: its chat_template, as that of %s, has no %s, with which a turn begins in data.train: write "
-                    "there the one that the model was trained with",
+                    "%s/%s: its chat_template, like that of %s, lacks %s, which begins each turn in data.train: "
+                    "replace it with the template that the model was trained with",
                     e->config->folder, name, source, e->config->turn);
     }
 }

@@ -262,8 +262,8 @@ def scaling():
 def advice():
     """Stages that idle longer than they work are said, with the remedy."""
     said = run("mesh.pp=4", "mesh.dp=1", "data.batch=2").stderr
-    check("2 micro-batches on 4 stages", "2 micro-batches a step for 4 stages: with 1f1b these idle 150 % of the time that they work, "
-          "with 16 micro-batches 19 %; a larger data.batch makes" in said, said)
+    check("2 micro-batches on 4 stages", "2 micro-batches a step for 4 stages: with 1f1b they idle for 150 % of the time that they work, "
+          "with 16 micro-batches for 19 %; a larger data.batch makes" in said, said)
     said = run("mesh.pp=4", "mesh.dp=1", "data.batch=8", "data.micro_batch=8").stderr
     check("1 of 8 sequences", "1 micro-batch a step for 4 stages" in said and "a smaller data.micro_batch with a larger data.batch makes" in said, said)
     said = run("mesh.pp=4", "mesh.dp=1", "data.batch=64", "data.micro_batch=32").stderr

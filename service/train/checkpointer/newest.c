@@ -111,8 +111,8 @@ int32_t hd__checkpointer_load_copies(struct hd__train_checkpointer *k, struct hd
     }
     if (!rank_state && k->s->env->rank == 0)
         hd__log(HD_LOG_WARN, NULL,
-                "the copies in memory are of another mesh: errors of compressed gradients, which are "
-                "of single ranks, begin as zeros");
+                "the copies in memory are of another mesh, so the error feedback of compressed gradients, which is "
+                "kept per rank, starts at zero");
     hd__checkpointer_use_state(k, state, (uint64_t)step, progress);
     json_decref(state);
     k->loaded.in_memory = 1;

@@ -235,8 +235,8 @@ static void warn_repeats(const struct hd__train_feed *f, int32_t part)
     hd__data_most_repeated(f->data, (double)(job->batch * job->steps), x, 1);
     if (unread)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: eval.batches: an evaluation is over the first %llu of %llu sequences, none of which is of %s: "
-                "raise it to %llu, or evaluate each by itself: data.val: {A: FILE, B: FILE}",
+                "%s: eval.batches: an evaluation reads only the first %llu of %llu sequences, none of which is of %s: "
+                "raise eval.batches to %llu, or evaluate each file by itself: data.val: {A: FILE, B: FILE}",
                 hd__job_where(job, "eval.batches"), (unsigned long long)asked, (unsigned long long)has, unread,
                 (unsigned long long)((has + batch - 1) / batch));
     if (asked > has)
@@ -256,8 +256,8 @@ static void warn_repeats(const struct hd__train_feed *f, int32_t part)
                 hd__job_where(job, "job.steps"), job->steps, job->batch * job->seq_len, all);
     if (trains && x->times > 10 && x->times > 4 * all)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: data.train: %s is seen %.3g times in all steps, the data as a whole %.3g times: after 4 times or "
-                "so a source teaches less and less; its weight would be %.2g for these",
+                "%s: data.train: %s is seen %.3g times over the whole run, all data together %.3g times: beyond about "
+                "4 times a source teaches less and less; for 4 times, set its weight to %.2g",
                 hd__job_where(job, "data.train"), job->train.at[x->source].path, x->times, all,
                 job->train.at[x->source].weight * (1 - x->share) / (x->times / 4 - x->share));
 }

@@ -230,10 +230,10 @@ static int reads_itself(const struct hd__job *job)
 static const char *find_same(struct hd__job *job, struct file_id *x, struct file_id *y, int reads)
 {
     if (!by_number(x, y))
-        return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch", x->path);
+        return hd__arena_format(&job->arena, "%s is there twice, so it is read twice an epoch: drop one", x->path);
     if (reads && x->size == y->size && ends_of(x) && ends_of(x) == ends_of(y))
-        return hd__arena_format(&job->arena, "%s is there twice, and read twice an epoch: it is a copy of %s", x->path,
-                                y->path);
+        return hd__arena_format(&job->arena, "%s is a copy of %s, so the same data is read twice an epoch: drop one",
+                                x->path, y->path);
     const char *documents = reads ? find_documents(job, x, y, "", "") : NULL;
     return documents ? hd__arena_format(&job->arena, "%s: they are read twice an epoch", documents) : NULL;
 }
@@ -279,11 +279,10 @@ static void warn_parts(struct hd__job *job, const struct file_ids *files)
                    *other = find_part(of_train, train, HD__COUNT(train));
         if (!word || word - path != other - of_train || memcmp(path, of_train, (size_t)(word - path)) != 0)
             continue;
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: data.train: by their names %s is to train on and %s is held out, and both are trained on: name the "
-            "first in data.train, and this one in data.val or data.test",
-            hd__job_where(job, "data.train"), of_train, path);
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.train: by their names, %s is training data and %s is held out, yet both are trained on: keep "
+                "the first in data.train, and move the second to data.val or data.test",
+                hd__job_where(job, "data.train"), of_train, path);
         break;
     }
 }

@@ -76,11 +76,11 @@ static void compare(const struct frequencies *train, const struct frequencies *v
     if (train->total < ENOUGH || !val->total)
         return;
     if (val->total >= ENOUGH && overlap(train, val) < 1.0 / 3)
-        hd__log(
-            HD_LOG_WARN, NULL,
-            "%s: %s: its frequent tokens and those of data.train overlap by %.0f%% (of samples of 65536): are both of "
-            "one tokenizer, and of one kind of text? val_loss says little of what is learned otherwise",
-            where, key, 100 * overlap(train, val));
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: %s: its frequent tokens overlap with those of data.train by only %.0f%% (in samples of 65536): do "
+                "both have the same tokenizer and the same kind of text? If not, val_loss says little about what is "
+                "learned",
+                where, key, 100 * overlap(train, val));
     else if (one >= 0)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: %s: token %lld is %.1f%% of %s and none of %s (of samples of 65536): are both of one tokenizer, "
@@ -142,10 +142,11 @@ static void judge_ends(const struct hd__compiled *c, const struct hd__train_feed
     }
     free(ids);
     if (inside >= 8 && inside > 20 * between)
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.documents is %s: token %lld ends a document, and in a sample %lld of them lie inside of one, "
-                "where %lld documents end: attention crosses them: say data.eod: %lld, unless they end turns",
-                documents->origin, documents->text, id, inside, between, id);
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "%s: data.documents is %s: token %lld ends a document, but in a sample %lld of them lie inside documents, "
+            "and %lld documents end: attention crosses them: set data.eod: %lld, unless they only end turns",
+            documents->origin, documents->text, id, inside, between, id);
 }
 
 void hd__train_frequencies_check(const struct hd__compiled *c, int evaluates)
@@ -195,8 +196,8 @@ void hd__train_frequencies_judge(const struct hd__compiled *c, const struct hd__
     struct frequencies f = count_tokens(c, hd__train_feed_data(feed));
     if (f.total >= ENOUGH && loss > entropy(&f))
         hd__log(HD_LOG_WARN, NULL,
-                "%s: the loss of the weights of %s is %.2f, and %.2f comes of the tokens' frequencies alone: are the "
-                "weights those of its config.json (heads, norms, order of layers), and these its tokenizer's tokens?",
+                "%s: the weights of %s have a loss of %.2f, and the tokens' frequencies alone give %.2f: do they match "
+                "its config.json (heads, norms, order of layers), and did its tokenizer make these tokens?",
                 when, c->info.weights, loss, entropy(&f));
     free(f.counts);
 }

@@ -463,8 +463,8 @@ static void warn_chats(const struct hd__compiled *c, const struct made_files *fi
     struct made first = {.key = "the text", .chat = asked};
     if (theirs)
         hd__log(HD_LOG_WARN, NULL,
-                "%s: model.from: the chat template of data.train is %s, and %s begins turns otherwise: its weights may "
-                "know that one alone",
+                "%s: model.from: data.train uses chat template %s, but the weights may know only that of %s, which "
+                "starts turns differently: use a matching one",
                 hd__job_where(job, "model.from"), trained, theirs);
     for (uint32_t i = 0; i < files->list.count; i++) {
         const struct made *m = &files->list.at[i];
@@ -572,11 +572,12 @@ static void warn_eod(const struct hd__compiled *c)
         said = end >= 0 && end != id && (indexed || ordinary);
         if (said)
             hd__log(HD_LOG_WARN, NULL,
-                    "%s: data.eod: %lld is not what ends a document by %s, %lld: documents of %s would end at each "
-                    "%lld%s",
+                    "%s: data.eod: %lld is not the end-of-document token of %s, %lld: documents of %s would end at "
+                    "every %lld%s",
                     asked->origin, (long long)id, file.eod >= 0 ? file.tokenizer : name, (long long)end,
                     printable(job, path), (long long)id,
-                    indexed ? " in place of where its index says: leave it out" : ", which is a part of words");
+                    indexed ? " instead of where its index says: leave data.eod out"
+                            : ", a part of words: name the tokenizer's");
         free(prefix);
         free(index);
     }

@@ -113,7 +113,8 @@ static const char *watch_objection(const struct hd__job *job, int32_t rule, doub
         return "raises no alarm, because ranks of one pipeline stage are compared, and here each has a stage of its "
                "own";
     if (of[rule].traits & PART && limit >= 1)
-        return "raises no alarm, because no part of a whole is above 1: say a smaller one, or 0 for none";
+        return "raises no alarm, because the fraction that it watches is never above 1: set it below 1, or 0 for no "
+               "alarm";
     if (of[rule].traits & EXCESS && limit <= 1)
         return "is 1 or less: ordinary steps are beyond that, too; say a larger number, or 0 for no alarm";
     if (rule == HD__WATCH_UTILISATION && limit >= 1)

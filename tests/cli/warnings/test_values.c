@@ -63,8 +63,8 @@ static const struct {
     {"mesh: {dp: 2}\ncomm: {use: shm, inside: shm}\n",
      "2:26: warning: comm.inside has no effect where it is the same transport as comm.use: leave it out\n"},
     {"mesh: {dp: 2}\ncomm: {use: mpi, inside: shm, axes: {dp: libfabric}}\n",
-     "2:26: warning: comm.inside has no effect, because comm.axes names the transport of the only axis, and comm.use "
-     "is not opened: say that transport as comm.use\n"},
+     "2:26: warning: comm.inside has no effect, because comm.axes gives the only axis above 1 a transport of its own, "
+     "and comm.use is not opened: name that transport in comm.use\n"},
     {"mesh: {dp: {replicate: 2, shard: 2}}\ncomm: {use: mpi, inside: shm, axes: {dp: libfabric}}\n", ""},
     {"data: {train: [a.txt, 'http://x/y.bin'], seq_len: 8, batch: 4, http_timeout: 3s}\n", ""},
     {"mesh: {dp: 2}\nwatch: {straggler: 10}\n",
@@ -77,8 +77,8 @@ static const struct {
      "1:30: warning: checkpoint.keep every is no multiple of checkpoint.every: only steps that are multiples of both "
      "are kept\n"},
     {"checkpoint: {every: 30m, keep: {every: 3}}\n",
-     "1:32: warning: checkpoint.keep every keeps what is saved at its multiples, and checkpoint.every names no steps: "
-     "say them\n"},
+     "1:32: warning: checkpoint.keep every keeps checkpoints at multiples of its value, but checkpoint.every is not a "
+     "number of steps: make it one\n"},
     {"checkpoint: {every: 4, keep: {every: 8}}\n", ""},
     {"eval: {every: 0}\n", ""},
     {"precision: {compute: fp32, loss_scale: dynamic}\n",

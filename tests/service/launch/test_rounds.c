@@ -122,7 +122,7 @@ END_TEST
 
 int main(void)
 {
-#ifdef __SANITIZE_THREAD__ /* a forked rank's thread has the address of one of its agent's, which TSan takes for alive */
+#ifdef __SANITIZE_THREAD__ /* a forked rank's thread has the address of an agent's, which TSan takes for alive */
     return 77;
 #endif
     TCase *tc = tcase_create("rounds");

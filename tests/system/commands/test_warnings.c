@@ -40,8 +40,8 @@ static const struct {
     {"train llama.yaml --dry-run data.val_fraction=0.1 eval.every=21",
      "command line: warning: eval.every is above job.steps: nothing is evaluated"},
     {"train llama.yaml --dry-run data.val=[\"low.txt\",\"high.txt\"] eval.every=2 eval.batches=1",
-     "command line: eval.batches: an evaluation is over the first 8 of 62 sequences, none of which is of high.txt: "
-     "raise it to 8, or evaluate each by itself: data.val: {A: FILE, B: FILE}"},
+     "command line: eval.batches: an evaluation reads only the first 8 of 62 sequences, none of which is of high.txt: "
+     "raise eval.batches to 8, or evaluate each file by itself: data.val: {A: FILE, B: FILE}"},
     {"train llama.yaml --dry-run model.vocab=1024 data.train=toks/stale.bin",
      "warning: toks/stale.bin: its .meta.json is of "},
     {"data merge toks/stale toks/a --to toks/merged",
@@ -82,7 +82,7 @@ static const struct {
     {"train llama.yaml --dry-run model.rms_norm_eps=1", "model.rms_norm_eps is 1: 1e-6 to 1e-5 are usual"},
     {"train llama.yaml --dry-run model.ffn=4", "model.ffn is far below model.hidden: it is a width, not a ratio"},
     {"train llama.yaml --dry-run model.family=mixtral model.experts=4 model.experts_per_token=4",
-     "model.experts_per_token is the number of experts and of those that a token goes to: nothing is sparse"},
+     "model.experts_per_token routes each token to all experts, so nothing is sparse: set experts_per_token below"},
     {"train llama.yaml --dry-run job.steps=1e9", "job.steps: 1000000000 steps of 256 tokens read data.train "},
     {"train llama.yaml --dry-run strategies=[{\"use\":\"fsdp\"}]",
      "strategies.fsdp shards nothing where dp x cp x ep is 1: raise launch.ranks, or leave it out"},
@@ -126,13 +126,13 @@ static const struct {
     {"train llama.yaml --dry-run comm.small=64",
      "command line: warning: comm.small has no effect where the number of ranks is 1: leave it out"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"./corpus.txt\"]",
-     "corpus.txt is there twice, and read twice an epoch"},
+     "corpus.txt is there twice, so it is read twice an epoch: drop one"},
     {"train llama.yaml --dry-run data.train=[\"corpus.txt\",\"copy.txt\"]",
-     "copy.txt is there twice, and read twice an epoch: it is a copy of corpus.txt"},
+     "copy.txt is a copy of corpus.txt, so the same data is read twice an epoch: drop one"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER
      " data.train=[\"texts/b.txt\",\"te?ts/*.txt\"]",
-     "warning: command line: data.train: texts/a.txt is there twice, and read twice an epoch: it is a copy of "
-     "texts/b.txt"},
+     "warning: command line: data.train: texts/a.txt is a copy of texts/b.txt, so the same data "
+     "is read twice an epoch: drop one"},
     {"train llama.yaml --dry-run mesh.dp=2 liveness.dead_after=10ms",
      "command line: warning: liveness.dead_after is less than half a second"},
     {"train llama.yaml --dry-run precision.optimizer=fp16",
@@ -152,11 +152,12 @@ static const struct {
      "command line: warning: device.products has no effect where device.kernels is reference"},
     {"train llama.yaml --dry-run mesh.pp=2 data.micro_batch=8 "
      "strategies=[{\"use\":\"3d\",\"schedule\":\"zb-h1\"},{\"use\":\"zero\"}]",
-     "1 micro-batch a step for 2 stages: with zb-h1 these idle up to 100 % of the time that they work"},
+     "1 micro-batch a step for 2 stages: with zb-h1 they idle for up to 100 % of the time that they work"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"megatron\"},{\"use\":\"zero\"}]",
      "command line: warning: strategies.megatron has no effect where mesh.pp, mesh.cp, mesh.ep, mesh.tp are 1"},
     {"train llama.yaml --dry-run mesh.dp=2 plugins.path=" PIPES " comm.axes={\"dp\":\"pipes\",\"dp_shard\":\"shm\"}",
-     "command line: warning: comm.axes.dp has no effect, because its parts have others: leave it out"},
+     "command line: warning: comm.axes.dp has no effect, because dp_shard and dp_replicate have their own: leave"
+     " it out"},
     {"train llama.yaml --dry-run " BY_PIPES,
      "command line: warning: comm.use has no effect where the number of ranks is 1: leave it out"},
     {"train llama.yaml --dry-run data.train=[{\"path\":\"corpus.txt\",\"weight\":0.3}]",
@@ -212,12 +213,14 @@ static const struct {
     {"trace llama.yaml --steps 1-1", "metrics.trace: only the first two steps of a run are traced, which are slow"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "eval.every=4 data.val_fraction=0.1",
-     "command line: warning: eval.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
-     "equal: in between, val_loss is the mean over replicas that differ, and no saved model has their parameters"},
+     "command line: warning: eval.every should be a multiple of strategies.localsgd.every (5), which "
+     "synchronizes the replicas: in between, val_loss is the mean over replicas that differ, and no saved model has "
+     "their parameters"},
     {"train llama.yaml --dry-run mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":5}] "
      "checkpoint={\"every\":4}",
-     "command line: warning: checkpoint.every is no multiple of strategies.localsgd.every, 5, after which replicas are "
-     "equal: a checkpoint saved in between holds the model as it was when replicas were last equal"},
+     "command line: warning: checkpoint.every should be a multiple of strategies.localsgd.every (5), which "
+     "synchronizes the replicas: a checkpoint saved in between holds the model as it was when replicas were last "
+     "equal"},
     {"train llama.yaml --dry-run launch.time_limit=30m",
      "command line: warning: launch.time_limit ends the job before its last step, and there are no checkpoints"},
     {"train llama.yaml --dry-run mesh.dp=2 job.steps=10 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\"}]",
@@ -232,13 +235,13 @@ static const struct {
      "steps "
      "are in no model that is saved"},
     {"train llama.yaml --dry-run job.steps=200 " MIX("0.1", "0.9"),
-     "warning: command line: data.train: low.txt is seen 46.5 times in all steps, the data as a whole "},
+     "warning: command line: data.train: low.txt is seen 46.5 times over the whole run, all data together "},
     {"train llama.yaml --dry-run job.steps=200 " MIX("0.1", "0.9"),
-     " times: after 4 times or so a source teaches less and less; its weight would be 0.0084 for these"},
+     " times: beyond about 4 times a source teaches less and less; for 4 times, set its weight to 0.0084"},
     {"train llama.yaml --dry-run job.steps=2 metrics.profile=true",
-     "command line: warning: metrics.profile is of the first two steps alone, which are slow and which longer runs "},
+     "command line: warning: metrics.profile covers only the first two steps, which are slow and which longer runs "},
     {"train llama.yaml --dry-run job.steps=1 metrics.blocks=first.csv",
-     "command line: warning: metrics.blocks is of the first two steps alone, which are slow and which longer runs "},
+     "command line: warning: metrics.blocks covers only the first two steps, which are slow and which longer runs "},
     {"train llama.yaml --dry-run data.batch=80000 data.micro_batch=8",
      "command line: data.batch: 80000 sequences of data.seq_len tokens are more than the "},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=texts data.field=body",
@@ -316,7 +319,7 @@ static const struct {
     {"train llama.yaml --dry-run job.steps=200 mesh.pp=2 watch.straggler=0.2",
      "command line: watch.straggler raises no alarm, because ranks of one pipeline stage are compared"},
     {"train llama.yaml --dry-run job.steps=200 watch.data_wait=1",
-     "command line: watch.data_wait raises no alarm, because no part of a whole is above 1"},
+     "command line: watch.data_wait raises no alarm, because the fraction that it watches is never above 1"},
     {"train llama.yaml --dry-run job.steps=200 watch.loss_spike=1",
      "command line: watch.loss_spike is 1 or less: ordinary steps are beyond that, too"},
     {"train llama.yaml --dry-run job.steps=200 watch.utilisation=1",
@@ -333,10 +336,10 @@ static const struct {
      "warning: rows.bin: 62% of the tokens lie in runs of 8 and more of one id, as 0: is that padding?"},
     {"train llama.yaml --dry-run data.train=sevens.txt",
      "warning: sevens.txt: 100% of the tokens lie in runs of 8 and more of one id, as 7: is that padding?"},
-    {"train llama.yaml --dry-run data.train=sevens.txt", "warning: sevens.txt: no id is above 7, and model.vocab is "
-                                                         "256: is it the tokenizer's, and are these its ids, and"},
+    {"train llama.yaml --dry-run data.train=sevens.txt", "warning: sevens.txt: no id is above 7, but model.vocab is "
+                                                         "256: is that the tokenizer's vocabulary size, and are"},
     {"train llama.yaml --dry-run model.vocab=50257 data.train=[\"toks/a.bin\",\"bytes.npy\"]",
-     "warning: toks/a.bin: no id is above 314, and model.vocab is 50257: is it the tokenizer's, and are"},
+     "warning: toks/a.bin: no id is above 314, but model.vocab is 50257: is that the tokenizer's vocabulary"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/lines lines.txt",
      "warning: lines.txt: is JSON, and its name says text: keys and quotes become tokens, too: call it .jsonl, and a"},
     {"train llama.yaml job.steps=1 model.vocab=320 data.tokenizer=" TOKENIZER " data.train=lines.txt job.name=lines",
@@ -389,17 +392,18 @@ static const struct {
     {"train llama.yaml --dry-run " TALK "data.train=talk.jsonl data.field=text",
      "warning: command line: data.field has no effect, because data.chat_template reads messages, or prompt and "},
     {"train llama.yaml --dry-run " TALK "data.train=talk.jsonl data.documents=mask data.eod=300",
-     "warning: command line: data.eod: 300 is not what ends a document by " QWEN_FILE ", 0: documents of talk.jsonl "
-     "would end at each 300 in place of where its index says: leave it out"},
+     "warning: command line: data.eod: 300 is not the end-of-document token of " QWEN_FILE
+     ", 0: documents of talk.jsonl "
+     "would end at every 300 instead of where its index says: leave data.eod out"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=toks/a.bin data.tokenizer=" TOKENIZER " "
      "data.documents=pack data.eod=300",
-     "documents of toks/a.bin would end at each 300 in place of where its index says: leave it out"},
+     "documents of toks/a.bin would end at every 300 instead of where its index says: leave data.eod out"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=rows.bin data.tokenizer=" TOKENIZER " data.documents=mask "
      "data.eod=300",
-     "would end at each 300, which is a part of words"},
+     "would end at every 300, a part of words: name the tokenizer's"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=toks/ended.bin "
      "data.documents=mask",
-     "warning: command line: data.documents is mask: token 0 ends a document, and in a sample "},
+     "warning: command line: data.documents is mask: token 0 ends a document, but in a sample "},
     {"sample llama.yaml --random-weights --prompt a --max-new 1 --ignore-eos",
      "warning: --ignore-eos has no effect: no token is known that ends a text"},
     {"plan llama.yaml --assume tp_overlap=no,dp_overlap=no",
@@ -442,7 +446,7 @@ static const struct {
      "tokens are <unk> (1), as lacking.json lacks characters of this text, if that has no <unk> itself"},
     {"train llama.yaml --dry-run model.vocab=320 data.train=toks/ended.bin data.val=toks/two.bin eval.every=2 "
      "eval.batches=2",
-     "sequences, none of which is of turns.jsonl: raise it to "},
+     "sequences, none of which is of turns.jsonl: raise eval.batches to 7"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.documents=mask",
      "warning: command line: data.documents is mask, and a file of text is one document, so inside of corpus.txt"},
     {"data tokenize --tokenizer no-end.json --to toks/bare ended.txt",
@@ -474,9 +478,9 @@ static const struct {
     {"train llama.yaml --dry-run optimizer.use=sgd optimizer.momentum=0 precision.optimizer=bf16",
      "warning: precision.optimizer (bf16) has no effect: the job's program is the same with fp32, its default"},
     {"train llama.yaml --dry-run optimizer.use=adamw8 optimizer.min_8bit_size=1000000000 optimizer.block_size=64",
-     "command line: warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole blocks "},
+     "command line: warning: optimizer.min_8bit_size: no matrix of this model has that many elements in whole blocks "},
     {"explain llama.yaml optimizer.use=adamw8 mesh.pp=2 data.micro_batch=1 optimizer.block_size=65536",
-     "warning: optimizer.min_8bit_size: no matrix of this model has so many elements in whole blocks of optimizer."},
+     "warning: optimizer.min_8bit_size: no matrix of this model has that many elements in whole blocks of optimizer."},
     {"train llama.yaml --dry-run data.val=copy.txt eval.every=2",
      "warning: command line: data.val: copy.txt has the same size and the same first and last bytes as corpus.txt of "
      "data.train: it is not held out"},
@@ -485,15 +489,15 @@ static const struct {
     {"train llama.yaml --dry-run data.val=end.txt eval.every=2",
      "warning: command line: data.val: the middle of end.txt is in corpus.txt of data.train, too: it is not held out"},
     {"train llama.yaml --dry-run data.val=sevens.txt eval.every=2",
-     "warning: command line: data.val: its frequent tokens and those of data.train overlap by 0% ("},
+     "warning: command line: data.val: its frequent tokens overlap with those of data.train by only 0% ("},
     {"train llama.yaml --dry-run data.val=returns.txt eval.every=2", "warning: command line: data.val: token 13 is "},
     {"train llama.yaml --dry-run data.val=drawn.txt eval.every=2",
      "% of its passages of 64 tokens are in data.train, too (in the first 4194304 tokens): documents that are trained"},
     {"train llama.yaml --dry-run data.train=twice.txt",
      "% of its passages of 64 tokens occur more than once (in the first 4194304 tokens): are documents there several"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
-     "data.train: by their names parts/train-0.txt is to train on and parts/validation-0.txt is held out, and both "
-     "are"},
+     "data.train: by their names, parts/train-0.txt is training data and parts/validation-0.txt is held out, yet "
+     "both are"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
      "warning: parts/README.md: is text that is trained on, beside parts/more.jsonl: is it what describes the data?"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/parts parts",
@@ -504,7 +508,7 @@ static const struct {
      "% of data.train and none of data.val (of samples of 65536): are both of one tokenizer, with the same ends of"},
     {"eval llama.yaml model={\"use\":\"transformer\",\"from\":\"empty\"} data.format=bytes data.train=sevens.txt "
      "data.val_fraction=0.95 eval.batches=1",
-     "warning: val_loss: the loss of the weights of empty is 3.47, and 0.00 comes of the tokens' frequencies alone"},
+     "warning: val_loss: the weights of empty have a loss of 3.47, and the tokens' frequencies alone give 0.00"},
     {"train llama.yaml --dry-run metrics.sinks=[{\"use\":\"prometheus\",\"textfile\":\"a.prom\",\"address\":"
      "\"0.0.0.0\"}]",
      "address has no effect where metrics.sinks"},
@@ -516,13 +520,13 @@ static const struct {
     {"check llama.yaml precision.compute=fp16 precision.loss_scale=1",
      "command line: warning: precision.loss_scale does not scale, and small gradients (in fp16 below 6e-8) become 0"},
     {"check llama.yaml precision.compute=fp16 precision.loss_scale=16",
-     "command line: warning: precision.loss_scale is a factor, not a power of 2 as DeepSpeed's initial_scale_power"},
+     "command line: warning: precision.loss_scale is the scale itself, not an exponent of 2 like DeepSpeed's"},
     {"check llama.yaml mesh.dp=2 strategies=[{\"use\":\"zero\",\"compress\":{\"kind\":\"fp16\"}}]",
      "command line: warning: strategies.zero.compress.kind is fp16, and on their way gradients below 6e-8 become 0: "
      "say "
      "precision.loss_scale=dynamic, or bf16"},
     {"check llama.yaml data={\"train\":\"corpus.txt\",\"seq_len\":32,\"batch\":8} job.deterministic=exact",
-     "command line: warning: job.deterministic is exact, and data.micro_batch is not set: it follows from the data "
+     "command line: warning: job.deterministic is exact, but data.micro_batch is not set, so it depends on the data "
      "ranks"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/blanks blanks.jsonl",
      "warning: blanks.jsonl: 3 of 4 documents are empty: is \"text\" the field of their text? --field names another"},
