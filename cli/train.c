@@ -276,8 +276,8 @@ static int check_inputs(struct hd__cli_job *loaded, int dry, const struct hd__la
 static void warn_cores(struct hd__job *job, int32_t ranks, int launched)
 {
     int32_t all = (int32_t)sysconf(_SC_NPROCESSORS_ONLN), cores = launched ? all : hd__cpu_count();
-    const struct hd__job_value *each = hd__job_value_get(job, "device.threads"); /* of device cpu; 0: as many as fit */
-    int64_t threads = HD__MAX(1, each ? json_integer_value(each->json) : 0);
+    const struct hd__job_value *each = hd__job_value_get(job, "device.threads"); /* 0: as many as fit */
+    int64_t threads = each && !strcmp(job->device->use, "cpu") ? HD__MAX(1, json_integer_value(each->json)) : 1;
     double quota = hd__cpu_quota();
     const char *key = job->launch_ranks ? "launch.ranks" : "mesh";
     const char *where = launched ? "" : hd__arena_format(&job->arena, "%s: %s: ", hd__job_where(job, key), key);

@@ -103,15 +103,20 @@ static int32_t write_tokens(const struct request *r, struct hd__tokenize_config 
     return rc;
 }
 
-/* The file before it that is a copy of this one; NULL: none. */
-static const char *find_copy(const struct hd__corpus *corpus, uint32_t file)
+static uint64_t ends_of(const struct hd__corpus *corpus, uint32_t file, uint64_t *ends)
 {
-    const struct hd__corpus_file *f = &corpus->files.at[file];
     uint64_t size;
+    return ends[file] ? ends[file] : (ends[file] = hd_file_ends(corpus->files.at[file].path, &size));
+}
+
+/* The file before it that is a copy of this one; NULL: none. `ends`: of each, once read. */
+static const char *find_copy(const struct hd__corpus *corpus, uint32_t file, uint64_t *ends)
+{
+    const struct hd__corpus_file *all = corpus->files.at, *f = &all[file];
     for (uint32_t i = 0; i < file && f->bytes; i++)
-        if (corpus->files.at[i].bytes == f->bytes && strcmp(corpus->files.at[i].path, f->path) != 0 &&
-            hd_file_ends(f->path, &size) == hd_file_ends(corpus->files.at[i].path, &size))
-            return corpus->files.at[i].path;
+        if (all[i].bytes == f->bytes && strcmp(all[i].path, f->path) != 0 &&
+            ends_of(corpus, file, ends) == ends_of(corpus, i, ends))
+            return all[i].path;
     return NULL;
 }
 
@@ -119,13 +124,14 @@ static const char *find_copy(const struct hd__corpus *corpus, uint32_t file)
 static void warn_of_files(const struct request *r, const struct hd__corpus *corpus)
 {
     json_t *seen = json_object();
+    uint64_t *ends = hd__alloc((corpus->files.count + 1) * sizeof *ends);
     const char *copy = NULL;
     int lines = 0;
     for (uint32_t i = 0; i < corpus->files.count; i++) {
         const char *path = corpus->files.at[i].path;
         if (json_object_get(seen, path))
             hd__log(HD_LOG_WARN, NULL, "%s is named more than once: so often its documents are written", path);
-        else if (!copy && corpus->files.count <= 256 && (copy = find_copy(corpus, i))) /* each is read */
+        else if (!copy && corpus->files.count <= 256 && (copy = find_copy(corpus, i, ends))) /* each is read */
             hd__log(HD_LOG_WARN, NULL, "%s is a copy of %s: its documents are written twice", path, copy);
         json_object_set_new(seen, path, json_true());
         lines |= strstr(path, ".json") != NULL;

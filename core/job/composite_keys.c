@@ -84,7 +84,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         return hd__job_node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
-        return !strchr(out->path, '.') || out->path[strspn(out->path, "0123456789.")] || !access(out->path, F_OK)
+        return *out->path != '0' || out->path[strspn(out->path, "0123456789.")] || !access(out->path, F_OK)
                    ? HD_OK
                    : hd__job_node_fail(node, err, "%s: %s is no file: a share goes into {path: FILE, weight: %s}", path,
                                        out->path, out->path);

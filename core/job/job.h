@@ -86,9 +86,9 @@ struct hd__tokenized {
 /* A file of tokens whose .meta.json was looked for. */
 struct hd__token_file {
     const char *path, *tokenizer, *chat; /* what made the tokens: its file, and the chat template; NULL: not known */
-    const char *made_of;                 /* service/text/lineage.h; NULL: not known */
-    uint64_t path_hash, hash;            /* there may be thousands; of the tokenizer's file */
-    int64_t vocab, documents, eod;       /* its ids; the one appended to documents; -1: none, or not known */
+    const char *made_of, *stale;   /* service/text/lineage.h; an input that was tokenized again; NULL: not known */
+    uint64_t path_hash, hash;      /* there may be thousands; of the tokenizer's file */
+    int64_t vocab, documents, eod; /* its ids; the one appended to documents; -1: none, or not known */
 };
 
 /* A file of data.train that is skipped, by data.on_error or as in the checkpoint. */

@@ -107,7 +107,7 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 static int is_for_a_shell(const char *path)
 {
     for (const char *at = path; (at = strpbrk(at, "$`")) != NULL; at++)
-        if (*at == '`' || isalpha((unsigned char)at[1]) || strspn(at + 1, "_{("))
+        if (*at == '`' || isupper((unsigned char)at[1]) || strspn(at + 1, "_{("))
             return 1;
     return *path == '~';
 }

@@ -90,7 +90,7 @@ static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
         int stays = outlives(object); /* and cuts nothing: steps behind it may be lower */
         cut |= m->keep && !stays && (!object || at > step || at < 0);
         m->headless |= !m->keep && !is_event(object, "start", "resume");
-        if (!m->keep && m->headless && !(of && json_object_get(object, "step")))
+        if (!m->keep && m->headless && !(of && strspn(of, "0123456789abcdef") == 16 && json_object_get(object, "step")))
             rc = hd_fail(err, HD_E_INVALID,
                          "%s: its first line does not start a run, so heddle did not write it: name another file, or "
                          "move this one away",

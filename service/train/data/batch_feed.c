@@ -236,9 +236,11 @@ static void warn_repeats(const struct hd__train_feed *f, int32_t part)
     if (unread)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: eval.batches: an evaluation reads only the first %llu of %llu sequences, none of which is of %s: "
-                "raise eval.batches to %llu, or evaluate each file by itself: data.val: {A: FILE, B: FILE}",
+                "raise eval.batches to %llu, or %s",
                 hd__job_where(job, "eval.batches"), (unsigned long long)asked, (unsigned long long)has, unread,
-                (unsigned long long)((has + batch - 1) / batch));
+                (unsigned long long)((has + batch - 1) / batch),
+                hd__data_files(f->data) == 1 ? "shuffle the file's documents: heddle data shuffle"
+                                             : "evaluate each file by itself: data.val: {A: FILE, B: FILE}");
     if (asked > has)
         hd__log(
             HD_LOG_WARN, NULL,

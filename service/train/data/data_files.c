@@ -344,24 +344,22 @@ static void warn_idle_keys(const struct hd__compiled *c)
 {
     int text = hd__train_corpus_has_text(c), url = hd__train_corpus_has_url(c->job),
         chat = c->job->data_chat_template != NULL;
-    /* A completion ends as a document does, which `false` does not change. */
-    const int ends_alike = chat && !strcmp(c->job->data_chat_template, "plain") && c->job->data_append_eod == 1;
+    const int own_ends = chat && strcmp(c->job->data_chat_template, "plain") != 0 && c->job->data_append_eod == 1;
     const char *no_text = c->job->data_tokenizer ? "nothing is tokenized: the files are tokens"
                                                  : "nothing is tokenized: set data.tokenizer, or leave it out";
     const struct {
         const char *key;
         int used;
         const char *why;
-    } rows[] = {
-        {"data.field", text && !chat && has_lines(c),
-         !text  ? no_text
-         : chat ? "data.chat_template reads messages, or prompt and completion"
-                : "no file is of JSON lines (.jsonl, .json)"},
-        {"data.chat_template", text, no_text},
-        {"data.append_eod", text && (!chat || ends_alike), text ? "data.chat_template has ends of its own" : no_text},
-        {"data.cache", text, no_text},
-        {"data.http_timeout", url, "no file is a URL: leave it out"},
-        {"data.http_retries", url, "no file is a URL: leave it out"}};
+    } rows[] = {{"data.field", text && !chat && has_lines(c),
+                 !text  ? no_text
+                 : chat ? "data.chat_template reads messages, or prompt and completion"
+                        : "no file is of JSON lines (.jsonl, .json)"},
+                {"data.chat_template", text, no_text},
+                {"data.append_eod", text && !own_ends, text ? "data.chat_template has ends of its own" : no_text},
+                {"data.cache", text, no_text},
+                {"data.http_timeout", url, "no file is a URL: leave it out"},
+                {"data.http_retries", url, "no file is a URL: leave it out"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         const struct hd__job_value *value = hd__job_value_get(c->job, rows[i].key);
         if (!rows[i].used && (hd__train_is_asked(value) || (value && !strcmp(rows[i].key, "data.chat_template"))))
@@ -369,17 +367,16 @@ static void warn_idle_keys(const struct hd__compiled *c)
     }
 }
 
-/* Text whose documents are its files, each named by itself. */
+/* Text whose only document is its file. */
 static void warn_one_document(const struct hd__compiled *c)
 {
     struct file_ids files = list_files(c, &c->job->train, NO_META);
-    int alone = c->job->documents == HD__DOCUMENTS_MASK && files.list.count <= c->job->train.count && !has_lines(c);
-    for (uint64_t i = 0; i < c->job->train.count; i++)
-        alone &= hd__train_corpus_is_text(c, c->job->train.at[i].path);
+    int alone = c->job->documents == HD__DOCUMENTS_MASK && files.list.count == 1 && c->job->train.count == 1 &&
+                !has_lines(c) && hd__train_corpus_is_text(c, c->job->train.at->path);
     const struct hd__job_value *eod = hd__job_value_get(c->job, "data.eod");
     if (alone && (!eod || strtoll(eod->text, NULL, 10) < 0))
         hd__log(HD_LOG_WARN, NULL,
-                "%s: data.documents is mask, and a file of text is one document, so inside of %s nothing is masked: "
+                "%s: data.documents is mask, but a file of text is one document, so nothing is masked inside %s: "
                 "write each document as a line of JSON (.jsonl)",
                 hd__job_where(c->job, "data.documents"), c->job->train.at->path);
     hd__free_array(&files.list);

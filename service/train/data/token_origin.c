@@ -208,25 +208,27 @@ static int has_source(const json_t *meta, const json_t *other)
     return found;
 }
 
-/* Files that were read for this one, and are others now: of the same text by the same tokenizer, or the name alone was
- * used again. */
-static void warn_stale(struct hd__job *job, const char *path, const json_t *meta)
+/* A file that was read for this one, and was tokenized again since: of the same text by the same tokenizer, or the name
+ * alone was used again, also for what was made of it; NULL: none. */
+static const char *find_stale(struct hd__job *job, const char *path, const json_t *meta)
 {
     json_t *inputs = json_object_get(meta, HD__LINEAGE_INPUTS), *ends;
-    const char *from;
+    const int few = !strstr(path, "://") && json_object_size(inputs) <= 64;
+    const char *from, *found = NULL;
     json_object_foreach(inputs, from, ends)
     {
-        uint64_t bytes, hash, own, now = json_object_size(inputs) > 64 ? 0 : hd_file_ends(from, &bytes);
+        uint64_t bytes, hash, own,
+            now = few && json_is_string(ends) && hd__ends_with(from, ".bin") ? hd_file_ends(from, &bytes) : 0;
         if (!now || now == strtoull(json_string_value(ends), NULL, 16))
             continue;
         const char *name = hd__arena_format(&job->arena, "%.*s.meta.json", (int)strlen(from) - 4, from);
         json_t *other = json_load_file(name, 0, NULL);
-        if (hd__tokens_maker(other, &hash) && hd__tokens_maker(meta, &own) && hash == own && has_source(meta, other))
-            hd__log(HD_LOG_WARN, NULL,
-                    "%s: %s was written anew since this file was made of it: split, shuffle or merge it again",
-                    printable(job, path), from);
+        if (!json_object_get(other, HD__LINEAGE_KEY) && hd__tokens_maker(other, &hash) &&
+            hd__tokens_maker(meta, &own) && hash == own && has_source(meta, other))
+            found = hd__arena_strdup(&job->arena, from);
         json_decref(other);
     }
+    return found;
 }
 
 /* ---- all files of a job */
@@ -252,7 +254,7 @@ struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const c
             return job->token_files.at[i];
     struct hd__token_file file = {.path = hd__arena_strdup(&job->arena, path), .path_hash = hash, .eod = -1};
     json_t *meta = read_meta(c, path);
-    warn_stale(job, path, meta);
+    file.stale = find_stale(job, path, meta);
     const char *name = hd__tokens_maker(meta, &file.hash), *chat = hd__tokens_template(meta);
     const json_t *eod = json_object_get(meta, "eod");
     if (name) {
@@ -262,8 +264,11 @@ struct hd__token_file hd__train_token_file(const struct hd__compiled *c, const c
         file.documents = json_integer_value(json_object_get(meta, "documents"));
         file.chat = chat ? hd__arena_strdup(&job->arena, chat) : NULL;
     }
-    const char *made_of = json_string_value(json_object_get(meta, HD__LINEAGE_KEY));
-    file.made_of = made_of ? hd__arena_strdup(&job->arena, made_of) : NULL;
+    const char *made_of = json_string_value(json_object_get(meta, HD__LINEAGE_KEY)),
+               *split_of = json_string_value(json_object_get(meta, "split_of")); /* of files made before the key */
+    file.made_of = made_of    ? hd__arena_strdup(&job->arena, made_of)
+                   : split_of ? hd__arena_format(&job->arena, "%s 0:0-0", split_of)
+                              : NULL;
     json_decref(meta);
     hd__push(&job->token_files, file);
     return file;
@@ -612,5 +617,10 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
     warn_ends(c, &files);
     warn_eod(c);
     warn_characters(c);
+    for (uint32_t i = 0; i < c->job->token_files.count; i++)
+        if (c->job->token_files.at[i].stale)
+            hd__log(HD_LOG_WARN, NULL,
+                    "%s: %s was written anew since this file was made of it: split, shuffle or merge it again",
+                    printable(c->job, c->job->token_files.at[i].path), c->job->token_files.at[i].stale);
     hd__free_array(&files.list);
 }

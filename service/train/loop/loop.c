@@ -311,8 +311,11 @@ static int32_t save_checkpoint(struct hd__train_loop *l, int stopped, struct hd_
         rc = evaluate(l, err);
     if (rc) /* nothing of this step is saved: the ranks that are left may still do it */
         return rc;
-    if (l->is_leader && hd__run_locks_check(&l->locks, l->run, err))
+    if (l->is_leader && hd__run_locks_check(&l->locks, l->run, err)) {
+        if (l->s.env->progress) /* ranks that are started again would go on in another job's folder */
+            l->s.env->progress->stopping = 1;
         return note_save(l, err->code);
+    }
     l->saved = l->progress.step;
     l->saved_at = hd__now();
     l->progress.val_loss = l->val_loss;

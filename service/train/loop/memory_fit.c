@@ -18,9 +18,11 @@ static int64_t read_number(const char *path, const char *key)
 static void cgroup_left(const char *folder, void *user)
 {
     static const struct {
-        const char *limit, *used, *cache[2]; /* of v2, and of v1 */
-    } names[] = {{"memory.max", "memory.current", {"inactive_file ", "active_file "}},
-                 {"memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}}};
+        const char *limit, *used, *cache[3]; /* of v2, and of v1 */
+    } names[] = {{"memory.max", "memory.current", {"inactive_file ", "active_file ", "slab_reclaimable "}},
+                 {"memory.limit_in_bytes",
+                  "memory.usage_in_bytes",
+                  {"total_inactive_file ", "total_active_file ", "total_slab_reclaimable "}}};
     int64_t *left = user;
     char path[4500];
     for (size_t i = 0; i < HD__COUNT(names); i++) {

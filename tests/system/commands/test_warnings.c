@@ -448,7 +448,7 @@ static const struct {
      "eval.batches=2",
      "sequences, none of which is of turns.jsonl: raise eval.batches to 7"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.documents=mask",
-     "warning: command line: data.documents is mask, and a file of text is one document, so inside of corpus.txt"},
+     "warning: command line: data.documents is mask, but a file of text is one document, so nothing is masked"},
     {"data tokenize --tokenizer no-end.json --to toks/bare ended.txt",
      "warning: ended.txt: has lines of <|endoftext|>, which is no token of no-end.json and becomes pieces of text"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/escaped escaped.jsonl",

@@ -663,6 +663,12 @@ START_TEST(parts_of_one_file)
                           !strstr(c->err, "/grow.bin was written anew since this file was made of it") == !grown,
                       "%s", c->err);
     }
+    ck_assert_int_eq(
+        system("for x in bin idx meta.json; do mv grow-train.$x grow.$x; done; "
+               "sed -i 's|\"inputs\": {|&\"/etc/passwd\": 1,|' grow.meta.json; grep -q /etc/passwd grow.meta.json"),
+        0);
+    c = command_run("train llama.yaml --dry-run model.vocab=320 data.train=grow.bin"); /* by its input's name */
+    ck_assert_msg(!c->code && !strstr(c->err, "written anew"), "%s", c->err);
 }
 END_TEST
 
