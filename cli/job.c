@@ -180,8 +180,9 @@ static int32_t open_job(const struct hd__cli_job_arguments *arguments, struct hd
 }
 
 /* Machines may go until the least of launch.nodes is left, which has to hold all but the data-parallel axis. */
-static int32_t check_least(struct hd__job *job, struct hd_error *err)
+static int32_t check_least(struct hd__cli_job *loaded, struct hd_error *err)
 {
+    struct hd__job *job = loaded->job;
     const int64_t *asked = job->mesh_asked;
     int dp = !asked[HD_AXIS_DP_SHARD] || asked[HD_AXIS_DP_REPLICATE] == 1 ? HD_AXIS_DP_SHARD : HD_AXIS_DP_REPLICATE;
     struct hd__text mesh = {0};
@@ -198,7 +199,7 @@ static int32_t check_least(struct hd__job *job, struct hd_error *err)
                               job->nodes_min, job->nodes_min > 1 ? "s" : "", (long long)job->ranks_each,
                               job->ranks_each > 1 ? "s" : "", mesh.at, (long long)least);
     hd__text_free(&mesh);
-    job->ranks_each = 0; /* `train` looks for no smaller number of machines that it fits on */
+    loaded->too_few_nodes = 1;
     return rc;
 }
 
@@ -225,7 +226,7 @@ int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t r
     }
     if (!out->job->mistakes.count &&
         ((arguments->before_resolve && arguments->before_resolve(arguments->user, out->job, &err)) ||
-         hd__job_resolve(out->job, ranks, &err) || (!out->chosen && check_least(out->job, &err))))
+         hd__job_resolve(out->job, ranks, &err) || (!out->chosen && check_least(out, &err))))
         hd__job_mistake(out->job, HD_OK, &err, NULL);
     return out->job->mistakes.count ? print_mistakes(out) : HD__EXIT_DONE;
 }

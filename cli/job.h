@@ -30,8 +30,9 @@ struct hd__cli_job {
     struct hd__job *job;
     struct hd__plugins *plugins;
     struct hd__compiled *compiled;
-    char *chosen; /* a line about mesh: auto and strategies: auto; NULL: the job names both */
-    char *words;  /* the overrides that these became, a line each */
+    char *chosen;      /* a line about mesh: auto and strategies: auto; NULL: the job names both */
+    char *words;       /* the overrides that these became, a line each */
+    int too_few_nodes; /* the least of launch.nodes cannot hold the mesh: no fewer are tried */
 };
 
 /* plan/auto_mesh.c: where the job leaves mesh or strategies to heddle, the fastest plan for the ranks at hand and the

@@ -497,7 +497,7 @@ static int load(struct hd__cli_training *t)
     code = code ? code : hd__cli_compile_job(&t->loaded);
     for (int32_t n = t->nodes.max - 1; code && t->loaded.job && t->nodes.min && n >= t->nodes.min; n--) {
         int64_t each = t->loaded.job->ranks_each;
-        if (!each || t->loaded.job->mistakes.count > 1)
+        if (!each || t->loaded.too_few_nodes || t->loaded.job->mistakes.count > 1)
             break;
         hd__cli_unload_job(&t->loaded);
         code = hd__cli_load_job(&t->arguments, n * each, &t->loaded);

@@ -23,7 +23,7 @@ int32_t hd__chat_check(const struct hd__tokenizer *tokenizer, const struct hd__c
                        struct hd_error *err);
 /* The first known special token of the vocabulary that stands as letters in a content; NULL: none does. */
 const char *hd__chat_find_written_token(const struct hd__tokenizer *tokenizer, const char *content, size_t bytes);
-/* The first token that begins a turn in a known template, stands in the text and is none of the vocabulary; NULL: none.
+/* The first turn marker of a known template that the text has and the vocabulary lacks; NULL: none.
  * [INST] is text to its first tokenizers. */
 const char *hd__chat_find_lacking(const struct hd__tokenizer *tokenizer, const char *text, size_t bytes);
 

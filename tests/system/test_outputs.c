@@ -478,7 +478,7 @@ START_TEST(metrics_nowhere)
 }
 END_TEST
 
-/* What a command prints is its result, but for a run's: its steps and checkpoints are, of one rank and of several. */
+/* A command that cannot print its result fails; a run's results are its steps and checkpoints, so it only warns. */
 START_TEST(lost_output)
 {
     static const struct {

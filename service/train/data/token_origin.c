@@ -538,14 +538,11 @@ static int64_t find_eod(const struct hd__compiled *c, int32_t id, int *ordinary)
     const char *name = hd__train_tokenizer(c, NULL).name;
     struct hd_error unused = HD_ERROR_INIT;
     struct hd__tokenizer t = {0};
-    struct hd__text text = {0};
     int64_t own = -1;
     if (name && !hd__tokenizer_open(c->plugins, c->host, NULL, name, &t, &unused))
         own = hd__tokenizer_eod(&t);
-    if (own >= 0 && id >= 0 && id < t.info.vocab &&
-        !hd__tokenizer_decode(&t, &id, 1, HD_TOKENIZER_SKIP_SPECIAL, &text, &unused) && text.length)
-        *ordinary = text.at[strspn(text.at, " \t\r\n")] != 0;
-    hd__text_free(&text);
+    if (own >= 0 && id >= 0 && id < t.info.vocab)
+        *ordinary = hd__tokenizer_is_word(&t, id);
     hd__tokenizer_close(&t);
     return own;
 }
