@@ -139,6 +139,7 @@ static void warn_of_files(const struct request *r, const struct hd__corpus *corp
     if (r->field && !lines)
         hd__log(HD_LOG_WARN, NULL, "--field %s has no effect: no file is of JSON lines (.jsonl, .json)", r->field);
     json_decref(seen);
+    free(ends);
 }
 
 static int32_t tokenize(const struct request *r, const struct hd__cli_words *files, int64_t threads,
