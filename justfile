@@ -40,6 +40,7 @@ asan *names:
 tsan *names:
     [ -e {{build_dir}}-tsan/build.ninja ] || meson setup {{build_dir}}-tsan -Db_sanitize=thread -Db_lundef=false
     TSAN_OPTIONS=suppressions=$PWD/tools/tsan.supp:halt_on_error=1:die_after_fork=0:intercept_memmem=0 \
+        UCX_MEM_EVENTS=n OMPI_MCA_opal_common_ucx_opal_mem_hooks=0 \
         CK_TIMEOUT_MULTIPLIER=40 meson test -C {{build_dir}}-tsan --print-errorlogs --timeout-multiplier 20 {{names}}
 
 # Format the C files that differ from HEAD.
