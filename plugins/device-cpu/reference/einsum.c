@@ -44,49 +44,68 @@ static int next(const struct label *l, uint32_t n, int64_t *at, int64_t *a, int6
     return 0;
 }
 
-#define ADD_PRODUCTS(type)          \
-    for (int64_t i = 0; i < n; i++) \
-    total += (double)((const type *)a->data)[at_a + i * by_a] * (double)((const type *)b->data)[at_b + i * by_b]
+/* A chain of additions for each sum: several chains run at once. */
+#define ADD_PRODUCTS(type)                                                                         \
+    do {                                                                                           \
+        const type *x = (const type *)a->of->data + a->at, *y = (const type *)b->of->data + b->at; \
+        double t[CPU_SUMS];                                                                        \
+        memcpy(t, total, sizeof t);                                                                \
+        for (int64_t i = 0; i < n; i++, x += a->by, y += b->by)                                    \
+            for (int s = 0; s < CPU_SUMS; s++)                                                     \
+                t[s] += (double)x[s * a->step] * (double)y[s * b->step];                           \
+        memcpy(total, t, sizeof t);                                                                \
+    } while (0)
 
-double cpu_add_products(double total, int64_t n, const struct hd_operand *a, int64_t at_a, int64_t by_a,
-                        const struct hd_operand *b, int64_t at_b, int64_t by_b)
+void cpu_add_products(double total[CPU_SUMS], int64_t sums, int64_t n, const struct cpu_walk *a,
+                      const struct cpu_walk *b)
 {
-    if (a->dtype == HD_F64 && b->dtype == HD_F64)
+    if (sums == CPU_SUMS && a->of->dtype == HD_F64 && b->of->dtype == HD_F64)
         ADD_PRODUCTS(double);
-    else if (a->dtype == HD_F32 && b->dtype == HD_F32)
+    else if (sums == CPU_SUMS && a->of->dtype == HD_F32 && b->of->dtype == HD_F32)
         ADD_PRODUCTS(float);
     else
-        for (int64_t i = 0; i < n; i++)
-            total += cpu_load(a, at_a + i * by_a) * cpu_load(b, at_b + i * by_b);
-    return total;
+        for (int64_t s = 0; s < sums; s++)
+            for (int64_t i = 0; i < n; i++)
+                total[s] +=
+                    cpu_load(a->of, a->at + i * a->by + s * a->step) * cpu_load(b->of, b->at + i * b->by + s * b->step);
 }
 
 /* The last label is summed at once. */
-static double dot(const struct hd_kernel *k, const struct label *sum, uint32_t n, int64_t a, int64_t b)
+static void dots(const struct label *sum, uint32_t n, struct cpu_walk a, struct cpu_walk b, double total[CPU_SUMS],
+                 int64_t sums)
 {
-    int64_t at[2 * HD_MAX_DIMS] = {0};
+    int64_t at[2 * HD_MAX_DIMS];
     const struct label none = {.extent = 1}, *last = n ? &sum[n - 1] : &none;
-    double total = 0;
-    for (uint32_t i = 0; i < n; i++)
+    a.by = last->a;
+    b.by = last->b;
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = 0;
         if (sum[i].extent == 0)
-            return 0;
+            return;
+    }
     do
-        total = cpu_add_products(total, last->extent, &k->in[0], a, last->a, &k->in[1], b, last->b);
-    while (next(sum, n ? n - 1 : 0, at, &a, &b));
-    return total;
+        cpu_add_products(total, sums, last->extent, &a, &b);
+    while (next(sum, n ? n - 1 : 0, at, &a.at, &b.at));
 }
 
 void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v))
 {
-    struct label keep[HD_MAX_DIMS], sum[2 * HD_MAX_DIMS];
+    struct label keep[HD_MAX_DIMS], sum[2 * HD_MAX_DIMS], last = {.extent = 1};
     int64_t at[HD_MAX_DIMS] = {0}, a = 0, b = 0;
     int64_t count = hd_operand_count(&k->out[0]);
-    uint32_t n_sum = summed_labels(k, sum);
+    uint32_t n_sum = summed_labels(k, sum), n_keep = k->out[0].ndim ? k->out[0].ndim - 1 : 0;
     for (uint32_t i = 0; i < k->out[0].ndim; i++)
-        keep[i] = label_of(k, &k->out[0], i);
-    for (int64_t i = 0; i < count; i++) {
-        put(k, i, dot(k, sum, n_sum, a, b));
-        next(keep, k->out[0].ndim, at, &a, &b);
+        keep[i] = last = label_of(k, &k->out[0], i);
+    for (int64_t row = 0; row < count; row += last.extent) {
+        for (int64_t j = 0; j < last.extent; j += CPU_SUMS) {
+            double total[CPU_SUMS] = {0};
+            int64_t sums = last.extent - j < CPU_SUMS ? last.extent - j : CPU_SUMS;
+            dots(sum, n_sum, (struct cpu_walk){.of = &k->in[0], .at = a + j * last.a, .step = last.a},
+                 (struct cpu_walk){.of = &k->in[1], .at = b + j * last.b, .step = last.b}, total, sums);
+            for (int64_t s = 0; s < sums; s++)
+                put(k, row + j + s, total[s]);
+        }
+        next(keep, n_keep, at, &a, &b);
     }
 }
 

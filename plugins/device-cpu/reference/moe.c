@@ -184,6 +184,11 @@ void cpu_ref_combine_dg(struct hd_kernel *k)
 
 /* ---- products of what is in the slots */
 
+static int64_t sums_from(int64_t n, int64_t all)
+{
+    return all - n < CPU_SUMS ? all - n : CPU_SUMS;
+}
+
 void cpu_ref_grouped(struct hd_kernel *k)
 {
     struct cpu_experts x = cpu_experts(&k->in[0], &k->in[1], &k->out[0]);
@@ -191,23 +196,42 @@ void cpu_ref_grouped(struct hd_kernel *k)
     for (int64_t slot = 0; slot < count; slot++) {
         int64_t w = slot / x.slots % x.e * x.m * x.n;
         int64_t filled = cpu_load(&k->in[2], slot) > 0 ? x.m : 0;
-        for (int64_t n = 0; n < x.n; n++)
-            cpu_put(k, 0, slot * x.n + n,
-                    cpu_add_products(0, filled, &k->in[0], slot * x.m, 1, &k->in[1], w + n * x.stride_n, x.stride_m));
+        for (int64_t n = 0; n < x.n; n += CPU_SUMS) {
+            double sum[CPU_SUMS] = {0};
+            const struct cpu_walk row = {&k->in[0], slot * x.m, 1, 0};
+            const struct cpu_walk weights = {&k->in[1], w + n * x.stride_n, x.stride_m, x.stride_n};
+            cpu_add_products(sum, sums_from(n, x.n), filled, &row, &weights);
+            for (int64_t s = 0; s < sums_from(n, x.n); s++)
+                cpu_put(k, 0, slot * x.n + n + s, sum[s]);
+        }
     }
+}
+
+/* Slots from this one on that hold tokens, without a gap. */
+static int64_t filled_slots(const struct hd_kernel *k, int64_t slot, int64_t end)
+{
+    int64_t n = 0;
+    while (slot + n < end && cpu_load(&k->in[2], slot + n) > 0)
+        n++;
+    return n;
 }
 
 void cpu_ref_grouped_dw(struct hd_kernel *k)
 {
     struct cpu_experts x = cpu_experts(&k->in[1], &k->out[0], &k->in[0]);
     int64_t groups = hd_operand_count(&k->in[2]) / x.slots;
-    for (int64_t i = 0; i < x.e * x.m * x.n; i++) {
-        int64_t e = i / (x.m * x.n), m = i / x.n % x.m, n = i % x.n;
-        double sum = 0;
-        for (int64_t group = e; group < groups; group += x.e)
-            for (int64_t slot = group * x.slots; slot < (group + 1) * x.slots; slot++)
-                if (cpu_load(&k->in[2], slot) > 0)
-                    sum += cpu_load(&k->in[0], slot * x.n + n) * cpu_load(&k->in[1], slot * x.m + m);
-        cpu_put(k, 0, e * x.m * x.n + m * x.stride_m + n * x.stride_n, sum);
-    }
+    for (int64_t i = 0; i < x.e * x.m; i++)
+        for (int64_t n = 0; n < x.n; n += CPU_SUMS) {
+            int64_t e = i / x.m, m = i % x.m;
+            double sum[CPU_SUMS] = {0};
+            for (int64_t group = e; group < groups; group += x.e)
+                for (int64_t slot = group * x.slots, end = slot + x.slots, filled; slot < end; slot += filled + 1) {
+                    filled = filled_slots(k, slot, end);
+                    const struct cpu_walk dy = {&k->in[0], slot * x.n + n, x.n, 1};
+                    const struct cpu_walk row = {&k->in[1], slot * x.m + m, x.m, 0};
+                    cpu_add_products(sum, sums_from(n, x.n), filled, &dy, &row);
+                }
+            for (int64_t s = 0; s < sums_from(n, x.n); s++)
+                cpu_put(k, 0, e * x.m * x.n + m * x.stride_m + (n + s) * x.stride_n, sum[s]);
+        }
 }

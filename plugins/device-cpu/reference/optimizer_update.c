@@ -36,13 +36,15 @@ static void add_digits(const struct hd_operand *y, double square, double value)
 {
     int last = HD_SUM_DIGITS - 1;
     const double beyond = ldexp(1, HD_SUM_SHIFT);
+    double unit = ldexp(1, 16 * (HD_SUM_DIGITS - 1) - HD_SUM_SHIFT);
     if (!(square < beyond))
         cpu_store(y, last, cpu_load(y, last) + square * INFINITY);
-    for (int k = last; k >= 0 && square < beyond; k--) {
-        double unit = ldexp(1, 16 * k - HD_SUM_SHIFT), part = floor(square / unit) * unit;
-        cpu_store(y, k, cpu_load(y, k) + value * part);
-        square -= part;
-    }
+    for (int k = last; k >= 0 && square < beyond && square > 0; k--, unit /= 65536)
+        if (square >= unit) {
+            double part = floor(square / unit) * unit;
+            cpu_store(y, k, cpu_load(y, k) + value * part);
+            square -= part;
+        }
 }
 
 static void sum_digits(const struct hd_kernel *k)

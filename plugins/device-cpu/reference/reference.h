@@ -153,9 +153,15 @@ static inline void cpu_xent_ignored(const struct hd_operand *z, double m, double
 
 /* einsum.c: calls put for each element of output 0, with the product of inputs 0 and 1 there. */
 void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v));
-/* total + a b of n elements, in steps of by_a and by_b: one after the other, whatever the dtypes are. */
-double cpu_add_products(double total, int64_t n, const struct hd_operand *a, int64_t at_a, int64_t by_a,
-                        const struct hd_operand *b, int64_t at_b, int64_t by_b);
+/* Several sums side by side: element i of sum s is at + i * by + s * step. */
+enum { CPU_SUMS = 4 };
+struct cpu_walk {
+    const struct hd_operand *of;
+    int64_t at, by, step;
+};
+/* Adds a b of n elements to each sum, CPU_SUMS at most: one after the other, whatever the dtypes are. */
+void cpu_add_products(double total[CPU_SUMS], int64_t sums, int64_t n, const struct cpu_walk *a,
+                      const struct cpu_walk *b);
 
 /* elementwise.c: index into w of element i of x, where w has a subset of x's dims. */
 int64_t cpu_subset_index(const struct hd_operand *x, const struct hd_operand *w, int64_t i);
