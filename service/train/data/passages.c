@@ -15,14 +15,18 @@ struct window {
 
 static int is_varied(const struct window *w)
 {
-    int different = 0;
-    for (int i = 0; i < PASSAGE && different < DIFFERENT; i++) {
-        int before = 0;
-        while (before < i && w->tokens[before] != w->tokens[i])
-            before++;
-        different += before == i;
+    int32_t different[DIFFERENT];
+    int n = 1;
+    for (int k = 0; k < DIFFERENT; k++)
+        different[k] = w->tokens[0];
+    for (int i = 1; i < PASSAGE && n < DIFFERENT; i++) {
+        int known = 0;
+        for (int k = 0; k < DIFFERENT; k++) /* all of them, so that the compiler makes vectors of it */
+            known |= different[k] == w->tokens[i];
+        different[n] = w->tokens[i];
+        n += !known;
     }
-    return different >= DIFFERENT;
+    return n >= DIFFERENT;
 }
 
 static void add(struct hd__passages *p, struct window *w, int32_t token)
