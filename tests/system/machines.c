@@ -51,6 +51,20 @@ static int run_in(pid_t pid, const char *format, ...)
     return system(line);
 }
 
+/* Commands of `ip` there, a line each: one process for all of them. */
+static void ip_in(pid_t pid, const char *format, ...)
+{
+    char line[128];
+    va_list args;
+    snprintf(line, sizeof line, "PATH=$PATH:/usr/sbin:/sbin nsenter --net=/proc/%d/ns/net ip -batch - 2>&1", (int)pid);
+    FILE *ip = popen(line, "w");
+    ck_assert_ptr_nonnull(ip);
+    va_start(args, format);
+    vfprintf(ip, format, args);
+    va_end(args);
+    ck_assert_int_eq(pclose(ip), 0);
+}
+
 int machines_possible(const char **why)
 {
     pid_t pid;
@@ -85,16 +99,12 @@ void machines_up(int n, const char *rate)
     pid_t to = hold();
     ck_assert_int_gt(to, 0);
     holder[MACHINES_MAX] = to;
-    ck_assert_int_eq(run_in(to, "ip link add br0 type bridge"), 0);
-    ck_assert_int_eq(run_in(to, "ip link set br0 up"), 0);
+    ip_in(to, "link add br0 type bridge\nlink set br0 up\n");
     for (int i = 0; i < n; i++) {
         pid_t pid = holder[i] = hold();
         ck_assert_int_gt(pid, 0);
-        ck_assert_int_eq(run_in(to, "ip link add port%d type veth peer name eth0 netns %d", i, (int)pid), 0);
-        ck_assert_int_eq(run_in(to, "ip link set port%d master br0 up", i), 0);
-        ck_assert_int_eq(run_in(pid, "ip addr add 10.77.0.%d/24 dev eth0", i + 1), 0);
-        ck_assert_int_eq(run_in(pid, "ip link set eth0 up"), 0);
-        ck_assert_int_eq(run_in(pid, "ip link set lo up"), 0);
+        ip_in(to, "link add port%d type veth peer name eth0 netns %d\nlink set port%d master br0 up\n", i, (int)pid, i);
+        ip_in(pid, "addr add 10.77.0.%d/24 dev eth0\nlink set eth0 up\nlink set lo up\n", i + 1);
         if (rate)
             ck_assert_int_eq(run_in(pid, "tc qdisc add dev eth0 root tbf rate %s burst 256kb latency 50ms", rate), 0);
     }

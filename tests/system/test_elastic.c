@@ -13,9 +13,12 @@
 static struct curve whole, parts;
 
 #define SMALL "llama.yaml data.seq_len=8 "
+#define EXACT_ON_ONE SMALL "job.deterministic=exact comm.use=shm "
 #define EXACT SMALL "job.deterministic=exact comm.use=libfabric "
-/* Steps of 10 ms, most of which is a pause: what is done to a job comes before its end, and few steps are enough. */
-#define PACED "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}] "
+/* Steps of 10 ms and more, most of which is a pause: what is done to a job comes before its end, and few steps are
+ * enough. A step of exact sums has twice as many operations and more. */
+#define PAUSED(every) "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":" every ",\"seconds\":\"10ms\"}] "
+#define PACED PAUSED("4")
 #define SOON "launch.pause=10ms comm.dead_after=2s checkpoint.async=false "
 #define MEET "--rendezvous 10.77.0.1:29400 "
 
@@ -139,25 +142,32 @@ static const struct {
     {MEET "--nodes 2 launch.ranks=2 mesh={\"dp\":2,\"tp\":2} comm.axes={\"tp\":\"shm\"}", {"", ""}},
 };
 
+/* As on one machine, over another transport. */
 START_TEST(agents_start)
 {
+    static struct curve whole_of[2];
     struct command *c[2];
-    char job[16];
-    snprintf(job, sizeof job, "start%d", _i);
+    train(&whole_of[0], "one-machine", EXACT_ON_ONE "mesh.dp=2");
+    train(&whole_of[1], "one-machine-tp", EXACT_ON_ONE "mesh.dp=2 mesh.tp=2");
     machines_up(2, NULL);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         machine_run(i, "ip -6 addr add fd77::%d/64 dev eth0 nodad", i + 1);
-        const char *words = keep(hd__format(EXACT "%s job.name=%s %s", starts[_i].words, job,
-                                            starts[_i].environment[0][0] ? ""
-                                            : i                          ? "--node-rank 1"
-                                                                         : "--node-rank 0"));
-        c[i] = start_agent(i, *starts[_i].environment[i] ? starts[_i].environment[i] : "A=b", words);
+    for (size_t n = 0; n < HD__COUNT(starts); n++) {
+        const char *job = keep(hd__format("start%zu", n)), *words = starts[n].words;
+        fprintf(stderr, "started by %s\n", words);
+        for (int i = 0; i < 2; i++) {
+            const char *environment = starts[n].environment[i];
+            words = keep(hd__format(EXACT "%s job.name=%s %s", starts[n].words, job,
+                                    environment[0] ? ""
+                                    : i            ? "--node-rank 1"
+                                                   : "--node-rank 0"));
+            c[i] = start_agent(i, environment[0] ? environment : "A=b", words);
+        }
+        expect_end(c[0], 0);
+        expect_end(c[1], 0);
+        curve_read(&parts, job);
+        expect_same_bits(&parts, &whole_of[strstr(starts[n].words, "\"tp\"") != NULL]);
     }
-    expect_end(c[0], 0);
-    expect_end(c[1], 0);
-    curve_read(&parts, job);
-    train(&whole, "one-machine", EXACT "%s", _i == 4 ? "mesh.dp=2 mesh.tp=2 comm.use=shm" : "mesh.dp=2");
-    expect_same_bits(&parts, &whole);
 }
 END_TEST
 
@@ -350,9 +360,9 @@ START_TEST(ranks_fail)
     double since;
     machines_up(2, NULL);
     start_nodes(c, 2,
-                EXACT SOON PACED MEET "--nodes 2 mesh.dp=2 job.steps=200 job.name=ranks launch.restarts=3 "
-                                      "checkpoint.every=50 checkpoint.dir=ranks");
-    curve_wait("ranks", 60);
+                EXACT SOON PACED MEET "--nodes 2 mesh.dp=2 job.steps=170 job.name=ranks launch.restarts=3 "
+                                      "checkpoint.every=20 checkpoint.dir=ranks");
+    curve_wait("ranks", 30);
     since = hd__now();
     kill_child(c[1], SIGKILL);
     wait_for_step("ranks", "restart", 1, "rank of node 1: SIGKILL", since);
@@ -452,7 +462,7 @@ static void break_machine(int way, const struct command *agent)
 START_TEST(machine_goes)
 {
 #define SPOT                                                                                            \
-    EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=%s checkpoint.every=50 " \
+    EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=1000000000 job.name=%s checkpoint.every=20 " \
                           "checkpoint.keep=3"
     struct command *c[2];
     char job[16];
@@ -460,7 +470,7 @@ START_TEST(machine_goes)
     const char *words = keep(hd__format(SPOT, job));
     machines_up(2, NULL);
     start_nodes(c, 2, words);
-    curve_wait(job, 60);
+    curve_wait(job, 30);
     double since = hd__now();
     break_machine(_i, c[1]);
     wait_for_step(job, "shrink", 1, ways[_i], since);
@@ -507,7 +517,7 @@ START_TEST(machine_with_copies_goes)
                                         copies[_i].nodes, job, copies[_i].words));
     machines_up(2, NULL);
     start_nodes(c, 2, words);
-    curve_wait(job, 60);
+    curve_wait(job, 30);
     double since = hd__now();
     break_machine(copies[_i].way, c[1]);
     if (copies[_i].back) {
@@ -519,7 +529,7 @@ START_TEST(machine_with_copies_goes)
     expect_end(c[0], 3);
     json_t *row = row_of(job, event, 1);
     ck_assert_str_eq(json_string_value(json_object_get(row, "from")), "memory");
-    ck_assert_int_ge(json_integer_value(json_object_get(row, "step")), 10); /* 50, but where a copy was left out */
+    ck_assert_int_ge(json_integer_value(json_object_get(row, "step")), 10); /* 20, but where a copy was left out */
     ck_assert_int_eq(json_integer_value(json_object_get(row, "ranks")), copies[_i].back ? 2 : each);
     ck_assert_int_eq(json_integer_value(json_object_get(row, "step")) % 10, 0);
     json_decref(row);
@@ -604,12 +614,12 @@ END_TEST
 START_TEST(fixed_nodes)
 {
     struct command *c[2];
-    const char *words = EXACT SOON PACED MEET "--nodes 2 mesh.dp=2 job.steps=200 job.name=fixed launch.restarts=2 "
-                                              "checkpoint.every=50 liveness.late_after=200ms";
+    const char *words = EXACT SOON PACED MEET "--nodes 2 mesh.dp=2 job.steps=170 job.name=fixed launch.restarts=2 "
+                                              "checkpoint.every=20 liveness.late_after=200ms";
     double since;
     machines_up(2, NULL);
     start_nodes(c, 2, words);
-    curve_wait("fixed", 60);
+    curve_wait("fixed", 30);
     since = hd__now();
     kill(c[1]->pid, SIGKILL);
     wait_for_words(c[0], "waiting for node 1 since ");
@@ -627,7 +637,7 @@ START_TEST(machine_leaves)
 {
     struct command *c[2];
     machines_up(2, NULL);
-    start_nodes(c, 2, EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=250 job.name=leaves");
+    start_nodes(c, 2, EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=170 job.name=leaves");
     curve_wait("leaves", 20);
     double since = hd__now();
     kill(c[1]->pid, SIGTERM);
@@ -651,10 +661,10 @@ END_TEST
 START_TEST(node_0_goes)
 {
     struct command *c[2];
-    const char *words = EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=200 job.name=zero checkpoint.every=50";
+    const char *words = EXACT SOON PACED MEET "--nodes 1:2 mesh.dp=2 job.steps=170 job.name=zero checkpoint.every=20";
     machines_up(2, NULL);
     start_nodes(c, 2, words);
-    curve_wait("zero", 60);
+    curve_wait("zero", 30);
     double since = hd__now();
     kill(c[0]->pid, SIGKILL);
     wait_for_words(c[1], "node 1 has lost node 0, and tries to reach it for 300 s");
@@ -680,9 +690,9 @@ START_TEST(stands_by)
     struct command *c[3];
     machines_up(3, NULL);
     start_nodes(c, 3,
-                EXACT SOON PACED MEET "--nodes 2:3 launch.ranks=1 job.steps=200 job.name=spare checkpoint.every=50 "
+                EXACT SOON PACED MEET "--nodes 2:3 launch.ranks=1 job.steps=170 job.name=spare checkpoint.every=20 "
                                       "data.micro_batch=4");
-    curve_wait("spare", 60);
+    curve_wait("spare", 30);
     expect_code(command_run("ckpt ls runs/spare"), 0);
     double since = hd__now();
     kill(c[1]->pid, SIGKILL);
@@ -703,9 +713,10 @@ START_TEST(uneven)
     struct command *c[3];
     machines_up(3, NULL);
     start_nodes(c, 3,
-                SLOWLY SOON PACED MEET "comm.use=libfabric --nodes 2:3 launch.ranks=1 job.steps=200 job.name=uneven "
-                                       "checkpoint.every=50");
-    curve_wait("uneven", 60);
+                SLOWLY SOON PAUSED("2") MEET
+                "comm.use=libfabric --nodes 2:3 launch.ranks=1 job.steps=170 job.name=uneven "
+                "checkpoint.every=20");
+    curve_wait("uneven", 30);
     kill(c[1]->pid, SIGKILL);
     wait_for_step("uneven", "shrink", 1, "node 1 of three is gone", hd__now());
     expect_end(c[0], 0);
@@ -714,7 +725,7 @@ START_TEST(uneven)
     expect_says(c[0], "data.batch: 8 sequences take 9 places in micro-batches: 11% of the compute is of empty ones");
     expect_says(c[0], "2 ranks: data.batch stays 8, as dp 2 x 1 micro-batches of 4\n");
     curve_read(&parts, "uneven");
-    train(&whole, "even", SLOWLY "job.steps=200");
+    train(&whole, "even", SLOWLY "job.steps=170");
     expect_close(&parts, &whole, 1e-4);
 }
 END_TEST
@@ -741,18 +752,18 @@ START_TEST(scales)
         struct command *c[2];
         const char *name = rows[i].how;
         start_nodes(c, 2,
-                    keep(hd__format(EXACT SOON PACED MEET "--nodes 1:2 launch.ranks=1 job.steps=200 job.name=%s "
-                                                          "launch.scale_batch=%s checkpoint.every=50",
+                    keep(hd__format(EXACT SOON PACED MEET "--nodes 1:2 launch.ranks=1 job.steps=170 job.name=%s "
+                                                          "launch.scale_batch=%s checkpoint.every=20",
                                     name, name)));
-        curve_wait(name, 60);
+        curve_wait(name, 30);
         kill(c[1]->pid, SIGKILL);
         wait_for_step(name, "shrink", 1, "half of the machines are gone", hd__now());
         expect_end(c[0], 0);
         expect_says(c[0], rows[i].words);
         char *all = read_file(keep(hd__format("runs/%s/metrics.jsonl", name))), *first = strstr(all, "{\"step\": 1,");
-        char *before = strstr(all, "{\"step\": 199,"), *last = strstr(all, "{\"step\": 200,");
+        char *before = strstr(all, "{\"step\": 169,"), *last = strstr(all, "{\"step\": 170,");
         ck_assert(first && before && last);
-        expect_number(number_in(last, "lr"), rows[i].rate * number_in(first, "lr"), 1e-6, name, 200);
+        expect_number(number_in(last, "lr"), rows[i].rate * number_in(first, "lr"), 1e-6, name, 170);
         ck_assert_double_eq(number_in(last, "tokens") - number_in(before, "tokens"), number_in(first, "tokens") / 2);
     }
 }
@@ -790,7 +801,7 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"agents start", agents_start, HD__COUNT(starts)},
+    const struct system_test tests[] = {{"agents start", agents_start, 1},
                                         {"traced", traced, 1},
                                         {"late machines", late_machines, 1},
                                         {"stopped while they wait", stopped_while_they_wait, 1},
