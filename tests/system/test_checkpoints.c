@@ -74,18 +74,22 @@ END_TEST
 /* SIGTERM saves, the same command goes on. */
 START_TEST(stop_and_go_on)
 {
-#define STOPPED \
-    "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=2 " COSINE "checkpoint.dir=stop checkpoint.every=150 "
-    struct command *c = command_start(NULL, "train " STOPPED "job.name=stop");
+#define STOPPED                                                                         \
+    "llama.yaml job.steps=120 data.seq_len=8 mesh.dp=2 strategies.zero.stage=2 " COSINE \
+    "checkpoint.dir=stop checkpoint.every=50 "
+    /* Paused until it is stopped, so that it is before the end. */
+    struct command *c =
+        command_start(NULL, "train " STOPPED "job.name=stop "
+                            "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}]");
     curve_wait("stop", 20);
     kill(c->pid, SIGTERM);
     command_wait(c, 20);
     expect_code(c, 3);
     expect_says(c, "the state is saved");
     curve_read(&parts, "stop");
-    ck_assert_int_lt(parts.n, 400);
+    ck_assert_int_lt(parts.n, 120);
     train(&parts, "stop", STOPPED);
-    expect_every_step(&parts, 400);
+    expect_every_step(&parts, 120);
     train(&whole, "unstopped", STOPPED "checkpoint.dir=unstopped");
     expect_same_bits(&parts, &whole);
 }
@@ -95,7 +99,7 @@ END_TEST
 START_TEST(killed_anywhere)
 {
 #define KILLED \
-    "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=3 " COSINE "checkpoint.dir=killed checkpoint.every=3 "
+    "llama.yaml job.steps=250 mesh.dp=2 strategies.zero.stage=3 " COSINE "checkpoint.dir=killed checkpoint.every=3 "
     uint64_t state = 0x9e3779b97f4a7c15u;
     train(&whole, "unkilled", KILLED "checkpoint.dir=unkilled checkpoint.every=1000");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -103,7 +107,7 @@ START_TEST(killed_anywhere)
         struct command *c = command_start(NULL, "train " KILLED "job.name=killed");
         pid_t ranks[2];
         state = state * 6364136223846793005u + 1442695040888963407u;
-        at += 10 + (int)(state >> 33) % 60;
+        at += 10 + (int)(state >> 33) % 20;
         curve_wait("killed", at);
         command_ranks(c, 2, ranks);
         kill(c->pid, SIGKILL);
@@ -113,7 +117,7 @@ START_TEST(killed_anywhere)
             waitpid(ranks[i], NULL, 0);
     }
     train(&parts, "killed", KILLED);
-    expect_every_step(&parts, 400);
+    expect_every_step(&parts, 250);
     expect_same_bits(&parts, &whole);
     expect_only_checkpoints("killed", 3);
 }
