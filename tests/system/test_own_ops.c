@@ -75,7 +75,8 @@ START_TEST(is_proved)
 {
     for (int ranks = 1; ranks <= 4; ranks *= 2)
         for (int stage = 0; stage < 2; stage++) {
-            struct command *c = command_run("check llama.yaml --numerics " STRATEGIES, kinds[_i], stage, ranks);
+            struct command *c =
+                command_run("check llama.yaml data.seq_len=8 --numerics " STRATEGIES, kinds[_i], stage, ranks);
             expect_code(c, 0);
             ck_assert_msg(strstr(c->out, "so that both can agree: gradients are summed by all_reduce and "
                                          "reduce_scatter, not by ") != NULL,
@@ -92,7 +93,8 @@ START_TEST(learns)
     for (int stage = 0; stage < 2; stage++)
         for (int ranks = 2; ranks <= 4; ranks *= 2) {
             train(&parts, "compressed",
-                  "llama.yaml optimizer={\"use\":\"sgd\",\"lr\":0.3,\"momentum\":0.5} job.steps=60 " STRATEGIES,
+                  "llama.yaml data.seq_len=8 optimizer={\"use\":\"sgd\",\"lr\":0.3,\"momentum\":0.5} "
+                  "job.steps=60 " STRATEGIES,
                   kinds[_i], stage, ranks);
             expect_learns(&parts);
         }

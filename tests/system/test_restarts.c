@@ -70,8 +70,8 @@ static const struct {
     const char *options;
     int ranks, saves;
 } rounds[] = {
-    {"mesh.dp=2 checkpoint.every=50 checkpoint.async=false", 2, 1},
-    {"checkpoint.every=50 checkpoint.async=false", 1, 1},
+    {"mesh.dp=2 checkpoint.every=20 checkpoint.async=false", 2, 1},
+    {"checkpoint.every=20 checkpoint.async=false", 1, 1},
     {"mesh.dp=2 strategies.zero.stage=1 checkpoint.every=100000", 2, 0},
 };
 
@@ -95,12 +95,12 @@ START_TEST(killed_twice)
     snprintf(job, sizeof job, "killed%d", _i);
     c = command_start(NULL, "train " EXACT AGAIN "job.steps=1000000000 %s job.name=%s checkpoint.dir=%s",
                       rounds[_i].options, job, job);
-    kill_rank(c, job, rounds[_i].ranks, rounds[_i].ranks - 1, 60);
+    kill_rank(c, job, rounds[_i].ranks, rounds[_i].ranks - 1, 30);
     /* the step comes again, or it is cut: what is waited for is beyond the restart */
     wait_for_restarts(job, 1);
-    kill_rank(c, job, rounds[_i].ranks, 0, 120);
+    kill_rank(c, job, rounds[_i].ranks, 0, 60);
     restarts = wait_for_restarts(job, 2);
-    curve_wait(job, at(restarts, 1, "step") + 90);
+    curve_wait(job, at(restarts, 1, "step") + 45);
     kill(c->pid, SIGTERM);
     command_wait(c, 60);
     expect_code(c, 3);
@@ -169,7 +169,7 @@ START_TEST(damaged_copy)
     int64_t step = 0;
     struct command *c = command_start(NULL, "train " IN_MEMORY AGAIN "job.name=damaged job.steps=1000000000 "
                                             "checkpoint={\"every\":100000,\"peers\":{\"every\":10}}");
-    curve_wait("damaged", 60);
+    curve_wait("damaged", 30);
     command_ranks(c, 2, ranks);
     while (!step) { /* where one rank alone had its copy, the other would finish its own undamaged */
         for (int r = 0; r < 2; r++)
@@ -414,15 +414,15 @@ END_TEST
 /* A time that is always over, and one that never is: all ranks save at the same steps, and train to the same bits. */
 START_TEST(by_time)
 {
-    train(&whole, "untimed", "llama.yaml mesh.dp=2 job.steps=60");
-    train(&parts, "often", "llama.yaml mesh.dp=2 job.steps=60 checkpoint.every=10us checkpoint.async=false");
+    train(&whole, "untimed", "llama.yaml mesh.dp=2 job.steps=24");
+    train(&parts, "often", "llama.yaml mesh.dp=2 job.steps=24 checkpoint.every=10us checkpoint.async=false");
     expect_same_bits(&parts, &whole);
-    ck_assert_uint_eq(json_array_size(events("often", "checkpoint")), 60);
-    train(&parts, "seldom", "llama.yaml mesh.dp=2 job.steps=60 checkpoint.every=[1000h,25] checkpoint.async=false");
+    ck_assert_uint_eq(json_array_size(events("often", "checkpoint")), 24);
+    train(&parts, "seldom", "llama.yaml mesh.dp=2 job.steps=24 checkpoint.every=[1000h,10] checkpoint.async=false");
     json_t *saves = events("seldom", "checkpoint");
     ck_assert_uint_eq(json_array_size(saves), 3);
     for (size_t i = 0; i < 3; i++)
-        ck_assert_int_eq(at(saves, i, "step"), i == 2 ? 60 : 25 * ((int)i + 1));
+        ck_assert_int_eq(at(saves, i, "step"), i == 2 ? 24 : 10 * ((int)i + 1));
 }
 END_TEST
 

@@ -113,11 +113,11 @@ START_TEST(killed)
     double seconds;
     snprintf(job, sizeof job, "left%d", _i);
     const char *left = keep(hd__format("job.deterministic=exact " SELDOM "%s", whole[_i].options));
-    struct command *c = kill_rank(job, keep(hd__format("job.steps=1000000 %s", left)), 40, whole[_i].ranks,
+    struct command *c = kill_rank(job, keep(hd__format("job.steps=1000000 %s", left)), 15, whole[_i].ranks,
                                   whole[_i].killed, whole[_i].ranks > 2, &seconds);
     expect_code(c, 1);
     expect_says(c, SAVED);
-    ck_assert_int_ge(saved_step(c), 40);
+    ck_assert_int_ge(saved_step(c), 15);
     expect_emergency(job, saved_step(c), whole[_i].killed);
     expect_data(job, saved_step(c), strstr(whole[_i].options, "tokenizer") != NULL);
     if (whole[_i].killed) { /* rank 0 logged what was saved, and no step more */
@@ -125,7 +125,7 @@ START_TEST(killed)
         ck_assert_int_eq(parts.step[parts.n - 1], saved_step(c));
     }
     int64_t from = saved_step(c);
-    int last = (int)from + 40;
+    int last = (int)from + 15;
     c = command_run("train llama.yaml job.steps=%d %s job.name=%s", last, left, job);
     expect_code(c, 0);
     char words[64];
@@ -230,8 +230,11 @@ static int checkpoint_rows(const char *job, int64_t step, int emergency)
  * since nobody trains it again. */
 START_TEST(failed_alone)
 {
+    struct curve whole, straight;
     char job[16];
     int ahead = 0;
+    expect_code(command_run(SHORT, "straight"), 0);
+    curve_read(&straight, "straight");
     for (int at = 9; at < 15; at++) {
         snprintf(job, sizeof job, "alone%d", at);
         unlink("next-operation-began");
@@ -249,10 +252,7 @@ START_TEST(failed_alone)
                       (int)parts.step[parts.n - 1]);
         ck_assert_int_eq(checkpoint_rows(job, step, 1), 1);
         expect_code(command_run(SHORT, job), 0);
-        struct curve whole, straight;
         curve_read(&whole, job);
-        expect_code(command_run(SHORT, "straight"), 0);
-        curve_read(&straight, "straight");
         expect_same_bits(&whole, &straight);
     }
     ck_assert_int_gt(ahead, 0);
@@ -334,14 +334,14 @@ START_TEST(not_a_number)
 }
 END_TEST
 
-/* The next round goes on from there. */
+/* The next round goes on from there. Steps are long, so that the rank is killed before the last. */
 START_TEST(restarted)
 {
+#define RESTARTED "mesh.dp=2 job.deterministic=exact job.steps=100 " SELDOM
+#define PAUSED "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":4,\"seconds\":\"10ms\"}] "
     char job[16] = "again", words[96];
     double seconds;
-    struct command *c =
-        kill_rank(job, "mesh.dp=2 job.deterministic=exact job.steps=300 launch.restarts=1 launch.pause=10ms " SELDOM,
-                  40, 2, 1, 0, &seconds);
+    struct command *c = kill_rank(job, RESTARTED "launch.restarts=1 launch.pause=10ms " PAUSED, 15, 2, 1, 0, &seconds);
     expect_code(c, 0);
     snprintf(words, sizeof words, "all ranks are started again in 0.01 s, from step %d\n", (int)saved_step(c));
     expect_says(c, words);
@@ -349,9 +349,8 @@ START_TEST(restarted)
     const char *peak = strstr(c->out, "peak of the device"),
                *again = peak ? strstr(peak + 1, "peak of the device") : NULL;
     ck_assert_msg(again && !strncmp(peak, again, strcspn(peak, "\n")), "%s", c->out);
-    expect_code(command_run("train llama.yaml mesh.dp=2 job.deterministic=exact job.steps=300 job.name=once " SELDOM),
-                0);
-    expect_same_state(job, "once", 300);
+    expect_code(command_run("train llama.yaml job.name=once " RESTARTED), 0);
+    expect_same_state(job, "once", 100);
 }
 END_TEST
 
