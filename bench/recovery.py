@@ -233,8 +233,8 @@ def parse_arguments():
             raise SystemExit(f"bench: --{key}: there is no {getattr(args, key)}")
         elif used:
             setattr(args, key, os.path.abspath(found))
-    has_torch = subprocess.run([args.python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0
-    if "torchrun" in args.contestants and not has_torch:
+    if "torchrun" in args.contestants and subprocess.run([args.python, "-c", "import torch"],
+                                                         stderr=subprocess.DEVNULL).returncode:
         print(f"bench: {args.python} has no torch", file=sys.stderr)
         raise SystemExit(77)
     return args
