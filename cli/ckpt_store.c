@@ -52,8 +52,9 @@ struct side {
     struct hd__cli_store store;
     struct hd__ckpt *ckpt;
     const struct hd__ckpt_tensor *tensors;
-    uint32_t n;
-    char *data; /* of the tensor that is compared */
+    uint32_t n, first, held; /* `data` has `held` tensors from `first` on, each at its own place */
+    size_t at[64];
+    char *data;
 };
 
 static int32_t open_side(const char *path, struct side *side, struct hd_error *err)
@@ -76,29 +77,29 @@ static int32_t open_side(const char *path, struct side *side, struct hd_error *e
     return rc;
 }
 
-static int64_t numel_of(const struct hd__ckpt_tensor *t)
+/* Small tensors are read together: a block, which is read as a whole, is not read again for each of its tensors. */
+static int32_t read_tensor(struct side *side, uint32_t i, const char **data, struct hd_error *err)
 {
-    int64_t n = 1;
-    for (uint32_t d = 0; d < t->ndim; d++)
-        n *= t->shape[d];
-    return n;
-}
-
-static int32_t read_tensor(struct side *side, uint32_t i, struct hd_error *err)
-{
-    const int64_t n = numel_of(&side->tensors[i]);
-    side->data = hd__realloc(side->data, (size_t)n * hd_dtype_size(side->tensors[i].dtype) + 1);
-    const struct hd__ckpt_run run = {.tensor = i, .count = n, .data = side->data};
-    return hd__ckpt_load(side->ckpt, side->tensors, side->n, &run, 1, err);
-}
-
-/* -1: it has none of this group and name. */
-static int64_t find_tensor(const struct side *side, const struct hd__ckpt_tensor *t)
-{
-    for (uint32_t i = 0; i < side->n; i++)
-        if (!strcmp(side->tensors[i].group, t->group) && !strcmp(side->tensors[i].name, t->name))
-            return i;
-    return -1;
+    struct hd__ckpt_run runs[HD__COUNT(side->at)];
+    size_t bytes = 0;
+    uint32_t n = 0;
+    int32_t rc = HD_OK;
+    if (i < side->first || i - side->first >= side->held) {
+        for (; n < HD__COUNT(runs) && i + n < side->n && bytes < 4 << 20; n++) {
+            const struct hd__ckpt_tensor *t = &side->tensors[i + n];
+            runs[n] = (struct hd__ckpt_run){.tensor = i + n, .count = (int64_t)hd__ckpt_tensor_numel(t)};
+            side->at[n] = bytes;
+            bytes += (size_t)runs[n].count * hd_dtype_size(t->dtype);
+        }
+        side->data = hd__realloc(side->data, bytes + 1);
+        for (uint32_t k = 0; k < n; k++)
+            runs[k].data = side->data + side->at[k];
+        side->first = i;
+        side->held = n;
+        rc = hd__ckpt_load(side->ckpt, side->tensors, side->n, runs, n, err);
+    }
+    *data = side->data + side->at[i - side->first];
+    return rc;
 }
 
 static int same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
@@ -110,7 +111,7 @@ static int same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_ten
 static int print_difference(const struct hd__ckpt_tensor *t, const char *a, const char *b)
 {
     size_t size = hd_dtype_size(t->dtype);
-    int64_t n = numel_of(t), differ = 0;
+    int64_t n = (int64_t)hd__ckpt_tensor_numel(t), differ = 0;
     double most = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) {
         const char *x = a + (size_t)i * size, *y = b + (size_t)i * size;
@@ -129,22 +130,23 @@ static int print_difference(const struct hd__ckpt_tensor *t, const char *a, cons
 
 static int32_t compare_tensors(struct side *a, struct side *b, int *differ, struct hd_error *err)
 {
+    const char *ours, *theirs;
     uint32_t different = 0;
     int32_t rc = HD_OK;
     for (uint32_t i = 0; i < a->n && !rc; i++) {
         const struct hd__ckpt_tensor *t = &a->tensors[i];
-        int64_t j = find_tensor(b, t);
+        int64_t j = hd__ckpt_find_tensor(b->ckpt, t->group, t->name);
         if (j < 0 || !same_shape(t, &b->tensors[j])) {
             printf("  %-16s %s: %s\n", t->group, t->name, j < 0 ? "only in A" : "of another shape or dtype in B");
             different++;
             continue;
         }
-        rc = read_tensor(a, i, err);
-        if (!rc && !(rc = read_tensor(b, (uint32_t)j, err)))
-            different += (uint32_t)print_difference(t, a->data, b->data);
+        rc = read_tensor(a, i, &ours, err);
+        if (!rc && !(rc = read_tensor(b, (uint32_t)j, &theirs, err)))
+            different += (uint32_t)print_difference(t, ours, theirs);
     }
     for (uint32_t j = 0; j < b->n && !rc; j++)
-        if (find_tensor(a, &b->tensors[j]) < 0) {
+        if (hd__ckpt_find_tensor(a->ckpt, b->tensors[j].group, b->tensors[j].name) < 0) {
             printf("  %-16s %s: only in B\n", b->tensors[j].group, b->tensors[j].name);
             different++;
         }

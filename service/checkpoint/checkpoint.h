@@ -137,6 +137,7 @@ uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
 const char *hd__ckpt_run_id(const struct hd__ckpt *ckpt); /* the run's id; "" in a checkpoint of a heddle without ids */
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
+int64_t hd__ckpt_find_tensor(const struct hd__ckpt *ckpt, const char *group, const char *name); /* its index, or -1 */
 uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* sum of the tensor files */
 
 /* Checks that this is a checkpoint of that model: every tensor of the list is there with its shape and dtype, and

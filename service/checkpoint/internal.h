@@ -96,7 +96,5 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
                           const uint64_t *hashes);
 /* Fills json, layout, tensors, hashes, step from the text, which is untrusted. */
 int32_t hd__ckpt_index_parse(struct hd__ckpt *ckpt, const char *text, size_t bytes, struct hd_error *err);
-/* Position in ckpt->tensors, or -1. */
-int64_t hd__ckpt_find_tensor(const struct hd__ckpt *ckpt, const char *group, const char *name);
 
 #endif
