@@ -113,7 +113,7 @@ static double process_bytes(const char *name, int stage)
     struct command *c =
         command_start(NULL,
                       "train llama.yaml job.name=%s job.steps=2 launch.ranks=4 mesh.dp=4 strategies.zero.stage=%d "
-                      "model.hidden=256 model.layers=32 model.ffn=704 data.batch=4 data.micro_batch=1 data.seq_len=16 "
+                      "model.hidden=256 model.layers=48 model.ffn=704 data.batch=4 data.micro_batch=1 data.seq_len=16 "
                       "device.threads=1",
                       name, stage);
     command_wait(c, 600);
