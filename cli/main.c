@@ -184,8 +184,9 @@ int hd__cli_parse_whole(const struct hd__command *command, const char *flag, con
 
 void hd__cli_print_json(json_t *document, size_t flags)
 {
-    json_dumpf(document, stdout, flags);
-    putchar('\n');
+    char *text = json_dumps(document, flags); /* to a file jansson writes each comma alone */
+    puts(text ? text : "");
+    free(text);
     json_decref(document);
 }
 

@@ -15,6 +15,7 @@ A change that means to alter programs writes the file again, and says in its com
 """
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ CLOCK = ("compile_s", "proof_s")  # of a check; nothing else that is printed dep
 COLUMNS = 240  # of a dump: room for a tensor
 
 
+@functools.lru_cache(maxsize=None)
 def number(text):
     """To 15 digits: the last bit of a quotient is the compiler's."""
     return float(f"{float(text):.15g}")
