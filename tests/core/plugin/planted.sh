@@ -13,7 +13,7 @@ plant()
 {
     sed "$3" "$source/examples/plugin-template/$1" >planted.c
     if cmp -s planted.c "$source/examples/plugin-template/$1"; then echo "$1: '$3' edits nothing" >&2; exit 1; fi
-    ${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o "heddle-$2.so" planted.c -lm
+    ${CC:-cc} -std=gnu11 -w -O0 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o "heddle-$2.so" planted.c -lm
     got=0
     "$heddle" test "./heddle-$2.so" $4 >log 2>&1 || got=$?
     [ $got -eq 1 ] || { cat log >&2; echo "$1 with '$3': exit $got instead of 1" >&2; exit 1; }
@@ -63,12 +63,12 @@ plant pipes.c comm-pipes 's/{.bad = ABORTED}/{.bad = MISMATCH}/' only=thread "ab
 plant dp.c strategy-dp 's/if (api->live_axes(p))$/if (0)/' only=two "two ranks of data"
 plant dp.c strategy-dp '/HD_OP_FILL0/d' only=two "two ranks of data"
 plant dp.c strategy-dp '/api->update(p, flat, low);/d' only=two "two ranks of data"
-plant dp.c strategy-dp 's/f.offset\[k\], param.count, 1/0, k ? 0 : f.count, 1/' only=random "jobs drawn at random"
+plant dp.c strategy-dp 's/f.offset\[k\], param.count, 1/0, k ? 0 : f.count, 1/' "only=random draws=24" "jobs drawn at random"
 plant dp.c strategy-dp 's/param.count, 1}/param.count - 1, 1}/' only=two "two ranks of data"
-plant dp.c strategy-dp 's/ || api->axis_size(p, HD_AXIS_PP) > 1//' only=random "jobs drawn at random"
-plant dp.c strategy-dp 's/api->live_axes(p) & ~dp/0/' only=random "jobs drawn at random"
-plant dp.c strategy-dp '/if (low)/,+1d' only=random "jobs drawn at random"
-plant dp.c strategy-dp 's/"G", api->dtype(p, "grad")/"G", HD_F32/' only=random "jobs drawn at random"
+plant dp.c strategy-dp 's/ || api->axis_size(p, HD_AXIS_PP) > 1//' "only=random draws=24" "jobs drawn at random"
+plant dp.c strategy-dp 's/api->live_axes(p) & ~dp/0/' "only=random draws=24" "jobs drawn at random"
+plant dp.c strategy-dp '/if (low)/,+1d' "only=random draws=24" "jobs drawn at random"
+plant dp.c strategy-dp 's/"G", api->dtype(p, "grad")/"G", HD_F32/' "only=random draws=24" "jobs drawn at random"
 plant dp.c strategy-dp 's/struct hd_pass_flat f;/if (!access("saved-before", 0)) return host->free(all), host->free(ranges), HD_E_IO; close(creat("saved-before", 0600)); &/' only=resumed "a resumed job"
 grep -qF "its plugin failed without a message" log || { cat log >&2; exit 1; }
 plant ../../tests/plugins/onebit.c strategy-onebit '/put(x, HD_OP_ALL_TO_ALL/d' only=two "two ranks of data"
@@ -114,13 +114,13 @@ plant neox.c model-neox 's/e.api->block(p, block);/((void (*)(void))0)();/' "$si
 grep -qE "$crashes" log || { cat log >&2; exit 1; }
 # A constructor runs before there is a plug-in to name.
 sed 's/^static double sign/__attribute__((constructor)) static void begin(void) { *(volatile char *)8 = 0; }\n&/' "$source/examples/plugin-template/lion.c" >planted.c
-${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-optim-mylion.so planted.c -lm
+${CC:-cc} -std=gnu11 -w -O0 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-optim-mylion.so planted.c -lm
 "$heddle" test ./heddle-optim-mylion.so >log 2>&1 && { echo "a crash in a constructor passes" >&2; exit 1; }
 grep -qE "heddle test crashed: Segmentation fault in a call from a constructor of .*/heddle-optim-mylion.so$|Sanitizer" log || { cat log >&2; exit 1; }
 
 # Ring attention has sequences in zig-zag order, and a parameter along them has not.
 sed 's/HD_OP_POSITION/HD_OP_BIAS/; s/"ph"/"sh"/; /dim(p, .p./d' "$source/examples/plugin-template/encoder.c" >planted.c
-${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-model-encoder.so planted.c -lm
+${CC:-cc} -std=gnu11 -w -O0 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-model-encoder.so planted.c -lm
 "$heddle" test ./heddle-model-encoder.so set:layers=1 set:hidden=32 set:heads=4 set:ffn=40 set:vocab=256 set:positions=8 only="cp: 2" >log 2>&1 &&
     grep -qF "parameter distilbert.embeddings.position_embeddings.weight has dim s, the sequence: use context: ulysses" log ||
     { cat log >&2; exit 1; }
@@ -187,7 +187,7 @@ refused 0 "1 passed, 0 failed" model-transformer set:from=exported "only=goes on
 
 # Who ends `heddle test` ends the check that runs.
 sed 's/^static double sign/#include <stdio.h>\n#include <unistd.h>\n&/; s|^    if (!hd_update_runs.*|    FILE *f = fopen("pid.new", "w");\n    if (f \&\& fprintf(f, "%d", getpid()) \&\& !fclose(f) \&\& !rename("pid.new", "pid"))\n        for (;;)\n            pause();\n&|' "$source/examples/plugin-template/lion.c" >planted.c
-${CC:-cc} -std=gnu11 -w -O1 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-optim-mylion.so planted.c -lm
+${CC:-cc} -std=gnu11 -w -O0 -D_GNU_SOURCE -fPIC -fvisibility=hidden -shared -I "$source/include" -o heddle-optim-mylion.so planted.c -lm
 "$heddle" test ./heddle-optim-mylion.so only=moves >log 2>&1 &
 while kill -0 $! && [ ! -s pid ]; do sleep 0.05; done
 kill $!
