@@ -36,15 +36,19 @@ static void expect_no_name_in_shm(pid_t pid)
 /* ---- the time of day */
 
 #if !SANITIZED
-/* Anything but that the device's peak was measured while the machine was busy. */
+/* Anything but that the device's peak was measured while the machine was busy, and the pauses that were asked for. */
 static int has_warning(const char *said)
 {
     for (const char *at = said; (at = strstr(at, "warning: ")); at++)
-        if (strncmp(at, "warning: mfu is above", 21) != 0)
+        if (strncmp(at, "warning: mfu is above", 21) != 0 && strncmp(at, "warning: rank 0, operation ", 27) != 0)
             return 1;
     return 0;
 }
 #endif
+
+#define SHORT_STEPS "llama.yaml data.seq_len=8 mesh.dp=2 job.steps=60 data.val_fraction=0.1 eval.every=20 "
+/* So that the clock is stepped fifty times while the ranks train and wait. */
+#define PAUSES "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}] "
 
 /* A wall clock that is stepped to and fro makes nobody late or dead, and ends no wait too early or never. */
 START_TEST(clock_steps)
@@ -58,16 +62,15 @@ START_TEST(clock_steps)
     char job[32];
     snprintf(job, sizeof job, "clock-%s", transports[_i]);
     c = command_run_env("LD_PRELOAD=" ASYNC "/clock_steps.so HEDDLE_TEST_CLOCK=stepped",
-                        "train llama.yaml mesh.dp=2 job.steps=200 job.name=%s comm.use=%s liveness.dead_after=2s "
-                        "data.val_fraction=0.1 eval.every=50 checkpoint.every=20 checkpoint.async=false "
+                        "train " SHORT_STEPS "job.name=%s comm.use=%s liveness.dead_after=2s "
+                        "checkpoint.every=20 checkpoint.async=false " PAUSES
                         "watch.straggler=0 watch.data_wait=0 watch.exposed_comm=0 watch.memory=0", /* it may be busy */
                         job, transports[_i]);
     expect_code(c, 0);
     ck_assert_msg(!strstr(c->err, "error") && !has_warning(c->err), "it said: %s", c->err); /* psm says something */
     ck_assert_int_eq(access("stepped", F_OK), 0);                                           /* the clock was read */
     curve_read(&stepped, job);
-    train(&steady, "steady", "llama.yaml mesh.dp=2 job.steps=200 comm.use=%s data.val_fraction=0.1 eval.every=50",
-          transports[_i]);
+    train(&steady, "steady", SHORT_STEPS "comm.use=%s", transports[_i]);
     expect_same_bits(&stepped, &steady);
     expect_code(command_run("ckpt verify llama.yaml job.name=%s checkpoint={}", job), 0);
 #endif

@@ -30,6 +30,7 @@ static void write_job(const char *test, int n, int which)
     snprintf(job, sizeof job, "%s%d", test, n);
     snprintf(text, sizeof text,
              "job: {name: %s, steps: %d}\n"
+             "device: {threads: 1}\n"
              "optimizer: {%s}\n"
              "model: {use: transformer, from: %s/llama}\n"
              "data: {train: %s/localsgd/tokens.npy, seq_len: 8, batch: 4, micro_batch: 1, shuffle: false}\n"
@@ -68,7 +69,7 @@ enum { EACH = sizeof cases / sizeof cases[0] };
 START_TEST(as_published)
 {
     write_job("case", _i, _i / 2);
-    train(&curve, job, "job.yaml device.kernels=%s", _i % 2 ? "reference" : "fast");
+    train(&curve, job, "job.yaml device={\"kernels\":\"%s\",\"threads\":2}", _i % 2 ? "reference" : "fast");
     expect_case(_i / 2);
 }
 END_TEST
@@ -147,7 +148,7 @@ static const struct {
     const char *options, *says;
 } refused[] = {
     {4, "mesh.tp=2",
-     "job.yaml:2:18: optimizer.use: state exp_avg_scale has a number for 16 elements, and the mesh cuts "},
+     "job.yaml:3:18: optimizer.use: state exp_avg_scale has a number for 16 elements, and the mesh cuts "},
     {4, "mesh.tp=2", " into runs of 12: use mesh.tp: 1, or blocks that divide them"},
     {4, "optimizer.block_size=48", "optimizer.block_size is 48: it must be a power of two, as 256"},
     {4, "optimizer.block_size=8", "optimizer.block_size"},
@@ -156,7 +157,7 @@ static const struct {
     {2, "optimizer.d=0.5", "optimizer.d"},
     {2, "optimizer.beta2_decay=0.8", "optimizer.beta2_decay"},
     {0, "precision.optimizer=bf16", "precision.optimizer is bf16: an optimizer's step function works on fp32 only"},
-    {0, "precision.master=bf16", "job.yaml:2:18: optimizer.use: its plugin updates weights, gradients and states in "},
+    {0, "precision.master=bf16", "job.yaml:3:18: optimizer.use: its plugin updates weights, gradients and states in "},
     {2, "precision.master=bf16", " is bf16: use precision.master, grad and optimizer fp32"},
     {2, "precision={\"grad\":\"bf16\"}", " is bf16: use precision.master, grad and optimizer fp32"},
 };
@@ -179,7 +180,7 @@ START_TEST(a_device_without_a_kernel_is_refused)
     struct command *c = command_run("check job.yaml device.use=cuda");
     ck_assert_int_eq(c->code, 2);
     if (!strstr(c->err, "plugin device-cuda was not built"))
-        expect_says(c, "job.yaml:2:18: optimizer.use: device-cuda has no kernel for the update of optim-");
+        expect_says(c, "job.yaml:3:18: optimizer.use: device-cuda has no kernel for the update of optim-");
 }
 END_TEST
 

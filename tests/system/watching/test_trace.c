@@ -552,7 +552,9 @@ START_TEST(recorded_in_vain)
     ck_assert_str_eq(c->out, "");
     ck_assert_int_eq(access("runs/vain/trace/trace.json", F_OK), -1);
     expect_code(command_run("trace llama.yaml job.name=late mesh.dp=2 --out late.json"), 0);
-    c = command_start(NULL, "trace llama.yaml job.name=late mesh.dp=2 job.steps=1000 --steps 999 --out late.json");
+    /* steps are paused, so that the file is in the way before the last */
+    c = command_start(NULL, "trace llama.yaml job.name=late mesh.dp=2 job.steps=150 --steps 149 --out late.json "
+                            "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}]");
     curve_wait("late/trace", 1);
     ck_assert(rename("late.json", "older.json") == 0 && mkdir("late.json", 0700) == 0);
     command_wait(c, 60);
