@@ -16,6 +16,8 @@
 enum { RANKS = 3 };
 #define ENDLESS "llama.yaml job.steps=1000000000 "
 #define ENDLESS_ON_3 ENDLESS "mesh.dp=3 data.batch=12 "
+/* For jobs that have to last for a while: steps of 10 ms and more, in which the ranks wait for the most part. */
+#define PAUSES "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}] "
 
 /* What of a process could outlive it: memory and files with a name in /dev/shm. */
 static void expect_no_name_in_shm(pid_t pid)
@@ -47,9 +49,6 @@ static int has_warning(const char *said)
 #endif
 
 #define SHORT_STEPS "llama.yaml data.seq_len=8 mesh.dp=2 job.steps=60 data.val_fraction=0.1 eval.every=20 "
-/* So that the clock is stepped fifty times while the ranks train and wait. */
-#define PAUSES "comm.hooks=[{\"use\":\"faults\",\"kind\":\"delay\",\"every\":2,\"seconds\":\"10ms\"}] "
-
 /* A wall clock that is stepped to and fro makes nobody late or dead, and ends no wait too early or never. */
 START_TEST(clock_steps)
 {
@@ -486,7 +485,7 @@ END_TEST
 START_TEST(stopped_launcher)
 {
     pid_t ranks[RANKS];
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "liveness.dead_after=2s job.name=launcher");
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 PAUSES "liveness.dead_after=2s job.name=launcher");
     curve_wait("launcher", 3);
     command_ranks(c, RANKS, ranks);
     kill(c->pid, SIGSTOP);
@@ -532,7 +531,7 @@ START_TEST(continued_rank)
 {
     pid_t ranks[RANKS];
     struct timespec second = {.tv_sec = 1};
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=slow");
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 PAUSES "job.name=slow");
     curve_wait("slow", 10);
     command_ranks(c, RANKS, ranks);
     kill(ranks[1], SIGSTOP);
@@ -606,15 +605,15 @@ END_TEST
 START_TEST(checkpoint_fails_meanwhile)
 {
     static struct curve curve;
-    struct command *c =
-        command_start(NULL, "train " ENDLESS_ON_3 "job.name=meanwhile checkpoint={\"dir\":\"later\",\"every\":400}");
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 PAUSES
+                                            "job.name=meanwhile checkpoint={\"dir\":\"later\",\"every\":100}");
     curve_wait("meanwhile", 3);
     put_file_at("later");
     command_wait(c, 60);
     expect_code(c, 1);
     expect_says(c, "Not a directory");
     curve_read(&curve, "meanwhile");
-    ck_assert_msg(curve.step[curve.n - 1] < 800, "noticed at step %d", (int)curve.step[curve.n - 1]);
+    ck_assert_msg(curve.step[curve.n - 1] < 200, "noticed at step %d", (int)curve.step[curve.n - 1]);
 }
 END_TEST
 
@@ -697,8 +696,8 @@ START_TEST(diverging)
     static struct curve curve;
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         char words[64], block[64];
-        struct command *c =
-            command_run("train llama.yaml job.name=diverges job.steps=200 optimizer.lr=1e6 %s", rows[n].words);
+        struct command *c = command_run(
+            "train llama.yaml data.seq_len=8 job.name=diverges job.steps=200 optimizer.lr=1e6 %s", rows[n].words);
         snprintf(block, sizeof block, "the first bad number: block %s", rows[n].block);
         expect_code(c, 1);
         curve_read(&curve, "diverges"); /* whatever could still be computed was logged */
