@@ -229,7 +229,7 @@ int32_t cpu_check_attention(struct hd_kernel *k, struct hd_error *err)
     rc = same_count(k, &k->out[0], hd_operand_count(&k->in[0]), "o", err);
     if (!rc)
         rc = same_count(k, &k->out[1], h.b * h.s * h.k * h.g, "lse", err);
-    return rc ? rc : cpu_kernel_state(k, (size_t)h.d * sizeof(double), err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)(h.d + h.t) * sizeof(double), err);
 }
 
 int32_t cpu_check_attention_cached(struct hd_kernel *k, struct hd_error *err)

@@ -66,6 +66,12 @@ static int64_t key_at(const struct cpu_heads *h, int64_t b, int64_t j, int64_t k
 static double dot(const struct hd_operand *x, int64_t i, const struct hd_operand *y, int64_t j, int64_t d)
 {
     double sum = 0;
+    if (x->dtype == HD_F64 && y->dtype == HD_F64) {
+        const double *a = (const double *)x->data + i, *b = (const double *)y->data + j;
+        for (int64_t e = 0; e < d; e++)
+            sum += a[e] * b[e];
+        return sum;
+    }
     for (int64_t e = 0; e < d; e++)
         sum += cpu_load(x, i + e) * cpu_load(y, j + e);
     return sum;
@@ -82,17 +88,18 @@ static double score(const struct hd_kernel *k, const struct cpu_heads *h, int64_
 static void attend(struct hd_kernel *k, const struct cpu_heads *h, int64_t b, int64_t i, int64_t kv, int64_t row)
 {
     int64_t first, end;
-    double most = -INFINITY, sum = 0;
+    double most = -INFINITY, sum = 0, *o = k->state, *scores = o + h->d;
     cpu_visible(h, i, &first, &end);
+    for (int64_t j = first; j < end; j++) {
+        scores[j] = score(k, h, row * h->d, key_at(h, b, j, kv));
+        most = fmax(most, scores[j]);
+    }
     for (int64_t j = first; j < end; j++)
-        most = fmax(most, score(k, h, row * h->d, key_at(h, b, j, kv)));
-    for (int64_t j = first; j < end; j++)
-        sum += exp(score(k, h, row * h->d, key_at(h, b, j, kv)) - most);
+        sum += exp(scores[j] - most);
     double lse = sum > 0 ? most + log(sum) : -INFINITY;
-    double *o = k->state;
     memset(o, 0, (size_t)h->d * sizeof *o);
     for (int64_t j = first; j < end; j++) {
-        double p = exp(score(k, h, row * h->d, key_at(h, b, j, kv)) - lse);
+        double p = exp(scores[j] - lse);
         for (int64_t e = 0; e < h->d; e++)
             o[e] += p * cpu_load(&k->in[2], key_at(h, b, j, kv) + e);
     }

@@ -8,7 +8,7 @@ float cpu_from_f16(uint16_t h)
     if (exponent == 31)
         v = mantissa ? NAN : INFINITY;
     else if (exponent)
-        v = ldexp(1024 + mantissa, (int)exponent - 25);
+        v = (1024 + mantissa) * (double)(1u << exponent) * 0x1p-25;
     return (float)(h & 0x8000 ? -v : v);
 }
 
