@@ -46,25 +46,37 @@ void mark(queue &q, bool is_unfenced)
     q.unfenced = is_unfenced;
 }
 
-/* What a lane gives the others: a register has two elements. */
+typedef float two __attribute__((vector_size(8)));
+
+/* What a lane gives the others: of a, by k, an element of each of its two rows; of b, the elements by k. */
 struct registers {
-    float a[4][2], b[2][2];
+    two a[4];
+    float b[4];
 };
 static_assert(sizeof(registers) == EMULATE_EXCHANGE, "one exchange");
 
-void widen(const float *floats, uint32_t pair, float (&to)[2])
+two widen(const float *floats, uint32_t elements)
 {
-    to[0] = floats[pair & 0xffff];
-    to[1] = floats[pair >> 16];
+    return two{floats[elements & 0xffff], floats[elements >> 16]};
+}
+
+/* The registers of a, each of which has two elements of one row. */
+void widen_a(const float *floats, const uint32_t *a, registers &to)
+{
+    for (int half = 0; half < 2; half++) {
+        two upper = widen(floats, a[2 * half]), lower = widen(floats, a[2 * half + 1]);
+        to.a[2 * half] = two{upper[0], lower[0]};
+        to.a[2 * half + 1] = two{upper[1], lower[1]};
+    }
 }
 
 /* Rows lane / 4 and 8 more of a, of the lanes that have them. */
-void rows_of(const registers *all, int lane, pair (&rows)[16])
+inline void rows_of(const registers *all, int lane, pair (&rows)[16])
 {
-    for (int k = 0; k < 16; k++) {
-        const registers &r = all[lane / 4 * 4 + k % 8 / 2];
-        rows[k] = pair{r.a[k / 8 * 2][k % 2], r.a[k / 8 * 2 + 1][k % 2]};
-    }
+    all += lane / 4 * 4;
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++)
+        rows[k] = __builtin_convertvector(all[k % 8 / 2].a[k / 8 * 2 + k % 2], pair);
 }
 
 [[noreturn]] void broken(const char *what)
@@ -107,19 +119,30 @@ operand described(uint64_t descriptor, const float *floats)
             (uint32_t)(descriptor >> 16 & 0x3fff) << 4, (uint32_t)(descriptor >> 32 & 0x3fff) << 4};
 }
 
-float element(const operand &o, uint32_t at)
+inline float element(const operand &o, const unsigned char *place)
 {
     uint16_t x;
-    memcpy(&x, o.memory + (at ^ (at >> 7 & 7) << 4), sizeof x);
+    memcpy(&x, place, sizeof x);
     return o.floats[x];
 }
 
-/* The 16 of k of a row. */
-void read(const operand &o, int transposed, uint32_t row, float (&x)[16])
+/* Swizzled in units of 16 bytes. */
+inline const unsigned char *place_of(const operand &o, uint32_t at)
+{
+    return o.memory + (at ^ (at >> 7 & 7) << 4);
+}
+
+/* The 16 of k of a row: two units where it is not transposed, as its place is a multiple of one. */
+inline void read(const operand &o, int transposed, uint32_t row, float (&x)[16])
 {
     uint32_t at = o.start + (transposed ? row / 64 * o.leading + row % 64 * 2 : row / 8 * o.stride + row % 8 * 128);
-    for (uint32_t k = 0; k < 16; k++)
-        x[k] = element(o, at + (transposed ? k / 8 * o.stride + k % 8 * 128 : 2 * k));
+    for (uint32_t half = 0; half < 2; half++) {
+        const unsigned char *unit = place_of(o, at + 16 * half);
+        uint32_t from = at + half * o.stride;
+#pragma GCC unroll 8
+        for (uint32_t k = 0; k < 8; k++)
+            x[8 * half + k] = element(o, transposed ? place_of(o, from + 128 * k) : unit + 2 * k);
+    }
 }
 
 /* This lane's rows of c. */
@@ -142,6 +165,7 @@ void multiply(product &p)
             float *c = &o.c[4 * n + column];
             pair sum = o.add ? pair{c[0], c[2]} : pair{};
             read(b, o.transposed, 8 * (uint32_t)n + 2 * t + (uint32_t)column, x);
+#pragma GCC unroll 16
             for (int k = 0; k < 16; k++)
                 sum += p.a[k] * (double)x[k];
             c[0] = (float)sum[0];
@@ -154,18 +178,21 @@ void multiply(product &p)
 void emulate_mma(const float *floats, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
     registers given;
-    for (int i = 0; i < 4; i++)
-        widen(floats, a[i], given.a[i]);
-    for (int i = 0; i < 2; i++)
-        widen(floats, b[i], given.b[i]);
+    widen_a(floats, a, given);
+    for (int i = 0; i < 2; i++) {
+        two elements = widen(floats, b[i]);
+        memcpy(&given.b[2 * i], &elements, sizeof elements);
+    }
     auto all = reinterpret_cast<const registers *>(emulate_exchange(0xffffffffu, &given, sizeof given));
     int lane = (int)emulate_lane();
     pair rows[16];
     rows_of(all, lane, rows);
     for (int column = 0; column < 2; column++) {
+        const registers *its = all + (lane % 4 * 2 + column) * 4;
         pair sum = {c[column], c[2 + column]};
+#pragma GCC unroll 16
         for (int k = 0; k < 16; k++)
-            sum += rows[k] * (double)all[(lane % 4 * 2 + column) * 4 + k % 8 / 2].b[k / 8][k % 2];
+            sum += rows[k] * (double)its[k % 8 / 2].b[k / 8 * 2 + k % 2];
         c[column] = (float)sum[0];
         c[2 + column] = (float)sum[1];
     }
@@ -241,10 +268,11 @@ void emulate_wgmma(const emulate_group_product &o)
     if (unfenced) /* of any thread: a product reads what all have copied */
         broken("a product of a warpgroup behind copies that no fence followed");
     registers given = {};
-    for (int i = 0; i < 4 && o.a; i++)
-        widen(o.floats, o.a[i], given.a[i]);
-    rows_of(reinterpret_cast<const registers *>(emulate_exchange(0xffffffffu, &given, sizeof given)),
-            (int)emulate_lane(), p.a);
+    if (o.a)
+        widen_a(o.floats, o.a, given);
+    auto all = reinterpret_cast<const registers *>(emulate_exchange(0xffffffffu, &given, sizeof given));
+    if (o.a)
+        rows_of(all, (int)emulate_lane(), p.a);
     int first = 1;
     for (const product &before : q.products)
         first &= before.of.c != o.c;
