@@ -142,11 +142,29 @@ struct job {
     std::map<int64_t, std::vector<float>> kept;
 };
 
-float read(job &j, const tensor &t, int64_t offset)
+/* A tensor's elements, found once. */
+struct values {
+    const float *scalar, *kept; /* or NULL */
+    const void *memory;
+    int dtype;
+    float operator[](int64_t offset) const
+    {
+        return scalar ? *scalar : kept ? kept[offset] : load(memory, dtype, offset);
+    }
+};
+
+values values_of(const job &j, const tensor &t)
 {
     if (t.is_scalar)
-        return j.scalars.at(t.id);
-    return t.is_virtual ? j.kept.at(t.id)[(size_t)offset] : load(j.operands.at(t.id), t.dtype, offset);
+        return {&j.scalars.at(t.id), nullptr, nullptr, 0};
+    if (t.is_virtual)
+        return {nullptr, j.kept.at(t.id).data(), nullptr, 0};
+    return {nullptr, nullptr, j.operands.at(t.id), t.dtype};
+}
+
+float read(const job &j, const tensor &t, int64_t offset)
+{
+    return values_of(j, t)[offset];
 }
 
 void write(job &j, const tensor &t, int64_t offset, float x)
@@ -215,14 +233,15 @@ void run_matmul(job &j, const descriptor *op)
     tensor a = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_ADESC)),
            b = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_BDESC)),
            c = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_CDESC));
+    const int64_t whole_left[4] = {c.dim[0], c.dim[1], c.dim[2], a.dim[3]},
+                  whole_right[4] = {c.dim[0], c.dim[1], b.dim[2], c.dim[3]};
+    values x = values_of(j, a), y = values_of(j, b);
     each(c.dim, [&](const int64_t *at) {
+        const int64_t left[4] = {at[0], at[1], at[2], 0}, right[4] = {at[0], at[1], 0, at[3]};
+        int64_t i = offset_of(a, left, whole_left), l = offset_of(b, right, whole_right);
         float sum = 0;
-        for (int64_t k = 0; k < a.dim[3]; k++) {
-            const int64_t left[4] = {at[0], at[1], at[2], k}, right[4] = {at[0], at[1], k, at[3]};
-            const int64_t whole_left[4] = {c.dim[0], c.dim[1], c.dim[2], a.dim[3]},
-                          whole_right[4] = {c.dim[0], c.dim[1], b.dim[2], c.dim[3]};
-            sum += read(j, a, offset_of(a, left, whole_left)) * read(j, b, offset_of(b, right, whole_right));
-        }
+        for (int64_t k = 0; k < a.dim[3]; k++, i += a.stride[3], l += b.stride[2])
+            sum += x[i] * y[l];
         write(j, c, offset_of(c, at, c.dim), sum);
     });
 }
