@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "service/train/agreement.h"
+#include "service/train/data/corpus.h"
 
 /* Effects of a key: bits. A checkpoint that does not fit is refused by its tensors; the keys only explain why.
  * Otherwise another learning rate or longer sequences may be intended or an accident, so they are logged. */
@@ -124,6 +125,13 @@ static const json_t *saved_value(const json_t *state, const char *path)
     return at;
 }
 
+/* A list of one is its element. */
+static int is_equal(const json_t *a, const json_t *b)
+{
+    return json_equal(json_array_size(a) == 1 ? json_array_get(a, 0) : a,
+                      json_array_size(b) == 1 ? json_array_get(b, 0) : b);
+}
+
 /* Another plugin has other keys. */
 static int same_plugin(const struct changes *c, const char *path)
 {
@@ -149,7 +157,7 @@ static void compare_value(struct changes *c, const struct hd__job_value *now)
     if (!before && !strncmp(now->path, "model.", 6)) /* its default, or what model.from said */
         before = json_object_get(json_object_get(c->state, "config"), now->path + 6);
     if (is_of_from(c, now->path) || !(effects_of(c->job, now->path) & c->effect) ||
-        (before && json_equal(before, now->json)))
+        (before && is_equal(before, now->json)))
         return;
     if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
         return;
@@ -268,7 +276,7 @@ static void log_files(struct hd__job *job, const char *name, const json_t *state
     const char *key = hd__train_mark_key(mark), *now = files->of[mark],
                *before = json_string_value(json_object_get(json_object_get(state, "files_of"), key));
     const struct hd__job_value *value = hd__job_value_get(job, key);
-    if (*now && before && strcmp(now, before) != 0 && value && json_equal(value->json, saved_value(state, key)))
+    if (*now && before && strcmp(now, before) != 0 && value && is_equal(value->json, saved_value(state, key)))
         hd__log(HD_LOG_WARN, NULL, "%s: %s is not what it was when checkpoint %s was saved: it has %s, and had %s%s",
                 hd__job_where(job, key), key, name, now, before, consequence);
 }
@@ -386,6 +394,21 @@ json_t *hd__train_data_json(const struct hd__train_data_mark *data)
     return o;
 }
 
+/* Keys that decide which tokens a mark is of, so that it differs where one of them does. */
+static int is_of_mark(const struct hd__compiled *c, const char *path)
+{
+    static const char *const idle[] = {"data.batch",    "data.micro_batch", "data.loss",
+                                       "data.on_error", "data.val",         "data.test"},
+                             *const of_text[] = {"data.field", "data.chat_template", "data.append_eod"};
+    for (size_t i = 0; i < HD__COUNT(idle); i++)
+        if (!strcmp(path, idle[i]))
+            return 0;
+    for (size_t i = 0; i < HD__COUNT(of_text); i++)
+        if (!strcmp(path, of_text[i]))
+            return hd__train_corpus_has_text(c);
+    return (!strncmp(path, "data.", 5) && strncmp(path, "data.val.", 9) != 0) || !strcmp(path, "job.seed");
+}
+
 /* The files behind data.train may have changed where no key of the job has. Older checkpoints have no samples. */
 static void log_data(struct hd__job *job, const char *name, const json_t *state, const struct hd__train_data_mark *data,
                      const char *consequence)
@@ -407,6 +430,14 @@ static void log_data(struct hd__job *job, const char *name, const json_t *state,
 #define OTHER_LOSS ": this loss and those of its run are not comparable"
 #define ROUNDED ": this loss is rounded otherwise than those of its run"
 
+/* Steps of other data count as this job's. */
+static const char *goes_on(struct hd__job *job, int64_t step)
+{
+    const char *of = job->steps ? hd__arena_format(&job->arena, " of %" PRId64, job->steps) : "";
+    return hd__arena_format(&job->arena,
+                            "; training goes on at the same place in it: %" PRId64 "%s steps count as done", step, of);
+}
+
 /* Why a change matters, where its key alone does not say it. */
 static const char *consequence(struct hd__job *job, const json_t *state, const char *path, int weights_only,
                                uint32_t used_for)
@@ -423,6 +454,8 @@ static const char *consequence(struct hd__job *job, const json_t *state, const c
                    : hd__arena_format(&job->arena, ": its run did not train positions from %" PRId64 " on", length);
     if (weights_only && effects_of(job, path) & COMPUTES)
         return ": these weights were not trained with it";
+    if (!weights_only && !strcmp(path, "data.train"))
+        return goes_on(job, step);
     if (is_of_bits(job, path))
         return ": job.deterministic: exact is not kept, so the bits from here on are those of neither job";
     if (!strcmp(path, "job.steps") && before > 0 && fabs(now - before) > 0.1 * before)
@@ -465,6 +498,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
 {
     struct hd__job *job = compiled->job;
     const char *before = json_string_value(json_object_get(state, "data"));
+    const int64_t step = json_integer_value(json_object_get(state, "step"));
     uint32_t said_of = weights_only ? COMPUTES | used_for : TRAINS, evaluates = used_for & HD__DIFF_EVAL;
     struct changes c = find_changes(compiled, state, evaluates ? said_of | TRAINS : said_of);
     struct hd__token_maker made = hd__token_maker_saved(job, state);
@@ -474,8 +508,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
         const char *path = c.list.at[i].path;
         if (made_known && !strcmp(path, "data.tokenizer")) /* its bytes decide, not its path */
             continue;
-        said |= (!strncmp(path, "data.", 5) && strcmp(path, "data.batch") && strcmp(path, "data.micro_batch")) ||
-                !strcmp(path, "job.seed");
+        said |= is_of_mark(compiled, path);
         if (evaluates && !(effects_of(job, path) & said_of) && strcmp(path, "model.from"))
             continue;
         add_change(&text, &c.list.at[i]);
@@ -490,7 +523,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
                 hd__token_makers_words(job, data->tokens, made), name);
     }
     if (!said)
-        log_data(job, name, state, data, evaluates ? TRAINED_ON : "; training goes on at the same place in it");
+        log_data(job, name, state, data, evaluates ? TRAINED_ON : goes_on(job, step));
     if ((evaluates && !(used_for & HD__DIFF_TEST)) || (!weights_only && job->eval_every)) {
         log_sequences(job, name, state, !weights_only);
         log_files(job, name, state, &data->files, HD__MARK_VAL,
@@ -499,8 +532,7 @@ void hd__train_resume_diff_log(const struct hd__compiled *compiled, const char *
     log_plugins(compiled, name, state, weights_only);
     log_from(job, name, state, &data->files, weights_only);
     log_other_job(job, name, state, weights_only);
-    const int64_t step = json_integer_value(json_object_get(state, "step")),
-                  every = json_integer_value(saved_value(state, "strategies.localsgd.every"));
+    const int64_t every = json_integer_value(saved_value(state, "strategies.localsgd.every"));
     if (weights_only && every > 0 && step % every)
         hd__log(HD_LOG_INFO, NULL,
                 "the weights of checkpoint %s are as of step %" PRId64

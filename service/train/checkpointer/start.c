@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "service/train/data/batch_feed.h"
+#include "service/train/data/corpus.h"
+
 static int names_checkpoint(const struct hd__job *job)
 {
     return strcmp(job->resume, "auto") && strcmp(job->resume, "never") && strcmp(job->resume, "overwrite");
@@ -104,6 +107,23 @@ static int32_t look_for_newest(struct hd__train_checkpointer *k, struct hd_error
                    last.message, k->dir);
 }
 
+/* Tokens of data.train to compare with those of the checkpoint, unless they are still to be made of text. */
+static void describe_data(struct hd__train_session *s, struct hd__train_data_mark *out)
+{
+    const struct hd__job *job = s->compiled->job;
+    struct hd_error unused = HD_ERROR_INIT;
+    int made = !job->on_error; /* else ranks have other files */
+    for (uint64_t i = 0; i < job->train.count; i++)
+        made &= !hd__train_corpus_is_text(s->compiled, job->train.at[i].path) ||
+                hd__train_corpus_path(job, job->train.at[i].path) != job->train.at[i].path;
+    if (made && hd__train_feed_open(s->compiled, 0, HD__FEED_TRAIN, &s->train_feed, &unused))
+        s->train_feed = NULL;
+    hd__train_data_describe(s, out);
+    out->tokens = hd__train_token_maker(s->compiled);
+    hd__train_feed_close(s->train_feed);
+    s->train_feed = NULL;
+}
+
 int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step, struct hd_error *err)
 {
     static const int32_t first[HD_AXIS_COUNT];
@@ -128,7 +148,7 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step
                                             .coord = first,
                                             .arena = &k, /* where nobody looks */
                                             .state_names = c->optimizer.ops->state_names};
-    hd__train_marks_make(c, &k.data.files);
+    describe_data(&s, &k.data);
     int32_t rc = named ? hd__checkpointer_mention_others(&k, name, look_at(&k, name, err), NULL, err)
                        : hd__checkpointer_check_others(&k, err);
     if (!rc && !strcmp(job->resume, "auto"))
