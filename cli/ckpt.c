@@ -204,7 +204,13 @@ static int32_t check_tokenizer(const struct ckpt_request *r, struct hd__token_ma
     struct hd__token_maker mine = hd__train_tokenizer(c, NULL);
     if (!hd__token_makers_differ(trained, mine))
         return HD_OK;
-    return hd__job_fail(c->job, c->job->data_tokenizer ? "data.tokenizer" : "model.from", err,
+    const char *key = c->job->data_tokenizer ? "data.tokenizer" : "model.from";
+    if (hd__same_path(mine.name, trained.name))
+        return hd__job_fail(c->job, key, err,
+                            "%s has changed since step %lld was trained on its tokens, and the export would have it: "
+                            "restore it",
+                            mine.name, (long long)step);
+    return hd__job_fail(c->job, key, err,
                         "step %lld was trained on tokens of %s, and the export would have another tokenizer, %s: say "
                         "data.tokenizer: %s",
                         (long long)step, trained.name, mine.name, trained.name);

@@ -4,6 +4,7 @@
 
 #include "cli/data/data.h"
 #include "cli/text.h"
+#include "core/base/file.h"
 #include "service/text/indexed_copy.h"
 #include "service/text/tokenize.h"
 
@@ -68,7 +69,12 @@ static void warn_other(const struct hd__indexed *x, const json_t *meta, const st
 {
     uint64_t theirs, hash;
     const char *by = hd__tokens_maker(meta, &theirs);
-    if (by && !hd__file_hash(t->path, &hash, NULL) && hash != theirs)
+    if (!by || hd__file_hash(t->path, &hash, NULL) || hash == theirs)
+        return;
+    if (hd__same_path(t->path, by))
+        hd__log(HD_LOG_WARN, NULL,
+                "%s has changed since it made the tokens of %s: restore it, or tokenize the text again", by, x->prefix);
+    else
         hd__log(HD_LOG_WARN, NULL, "--tokenizer: %s is not what made the tokens of %s: that was %s", t->path, x->prefix,
                 by);
 }

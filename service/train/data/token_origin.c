@@ -373,6 +373,11 @@ static int32_t compare_files(const struct hd__compiled *c, const struct made_fil
     const struct made *first = &files->list.at[0], *other = find_other(files, mine.name ? mine : first->by);
     if (!other)
         return HD_OK;
+    if (mine.name && hd__same_path(mine.name, other->by.name))
+        return hd__job_fail(job, "data.tokenizer", err,
+                            "data.tokenizer: %s has changed since it made the tokens of %s, %s: restore it, or "
+                            "tokenize the text again",
+                            job->data_tokenizer, other->key, other->path);
     if (mine.name)
         return hd__job_fail(job, "data.tokenizer", err,
                             "data.tokenizer: %s is not what made the tokens of %s, %s: that was %s (its .meta.json): "
@@ -614,6 +619,11 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
     warn_ends(c, &files);
     warn_eod(c);
     warn_characters(c);
+    if (c->job->data_tokenizer && access(c->job->data_tokenizer, F_OK)) /* of text, it is refused */
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.tokenizer: %s: there is no such file, which these tokens do without, and `heddle sample` and "
+                "an export do not",
+                hd__job_where(c->job, "data.tokenizer"), c->job->data_tokenizer);
     for (uint32_t i = 0; i < c->job->token_files.count; i++)
         if (c->job->token_files.at[i].stale)
             hd__log(HD_LOG_WARN, NULL,

@@ -333,6 +333,33 @@ START_TEST(other_tokenizer)
 }
 END_TEST
 
+/* The job's own tokenizer, trained again under its name. */
+START_TEST(tokenizer_has_changed)
+{
+#define OWN "llama.yaml model.vocab=320 data.tokenizer=own.json checkpoint.dir=own "
+    static const struct {
+        const char *words, *says;
+        int code;
+    } rows[] = {
+        {"train " OWN "data.train=own.bin",
+         "data.tokenizer: own.json has changed since it made the tokens of data.train", 2},
+        {"train " OWN "data.train=corpus.txt job.name=own job.steps=2 --dry-run", "the tokens are of own.json (", 0},
+        {"data inspect own", "warning: own.json has changed since it made the tokens of own: restore it, or ", 0},
+        {"ckpt export " OWN "data.train=own.bin --to exported", "own.json has changed since step 1 was trained on", 2},
+    };
+    struct curve curve;
+    ck_assert(!system("cp " TOKENIZER " own.json"));
+    expect_code(command_run("data tokenize --tokenizer own.json --to own corpus.txt"), 0);
+    train(&curve, "own", OWN "data.train=own.bin job.steps=1");
+    ck_assert(!system("sed -i 's/<|endoftext|>/<|end|>/g' own.json"));
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i].words);
+        expect_code(c, rows[i].code);
+        expect_says(c, rows[i].says);
+    }
+}
+END_TEST
+
 static void make_two_tokenizers(void)
 {
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to mine corpus.txt --overwrite"), 0);
@@ -753,6 +780,7 @@ int main(void)
                                         {"mistakes", mistakes, 0},
                                         {"job", job, 0},
                                         {"other-tokenizer", other_tokenizer, 0},
+                                        {"tokenizer-has-changed", tokenizer_has_changed, 0},
                                         {"two-tokenizers", two_tokenizers, 0},
                                         {"tokenizer-of-a-checkpoint", tokenizer_of_a_checkpoint, 0},
                                         {"conversations", conversations, 0},
