@@ -192,6 +192,7 @@ int32_t hd__token_cache_look(struct hd__token_cache *c, int compare, int *valid,
 int32_t hd__token_cache_open(struct hd__token_cache *c, struct hd_error *err)
 {
     int32_t rc = hd__corpus_find(&c->source, 1, &c->corpus, err);
+    c->config.corpus = &c->corpus;
     return rc ? rc : make_prefix(c, err);
 }
 
@@ -258,7 +259,6 @@ static int32_t make(struct hd__token_cache *c, struct hd_error *err)
     struct hd__tokenize_state state = {0};
     char *what = hd__format("%s: tokenizing %s", c->key, c->source);
     struct making m = {.cache = c, .print = {.what = what}};
-    c->config.corpus = &c->corpus;
     c->config.prefix = c->prefix;
     c->config.overwrite = 1; /* the folder's names are the cache's own */
     c->config.keeps_progress = 1;

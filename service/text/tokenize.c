@@ -140,6 +140,15 @@ static int32_t encode_line(const struct hd__tokenize_config *c, const struct hd_
     return rc;
 }
 
+static void free_batch(struct batch *b)
+{
+    hd__free_array(&b->items);
+    hd__text_free(&b->text);
+    free(b->ids.at);
+    free(b->counts);
+    hd__chat_ids_free(&b->chat);
+}
+
 /* Is it text? Bytes of another encoding, or of a file that is none, would be tokens that no word has. */
 static int32_t check_text(const struct hd__document *d, struct hd_error *err)
 {
@@ -252,8 +261,26 @@ void hd__tokenize_warn_of_files(const struct hd__corpus *corpus)
             page, pages > 1 ? ", as are others" : "");
 }
 
-int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err)
+/* The first line of file number `i`. */
+static int32_t try_line(const struct hd__tokenize_config *c, uint32_t i, struct hd_error *err)
 {
+    struct batch b = {0};
+    struct hd__document d;
+    struct hd__documents *documents = NULL;
+    int found = 0;
+    int32_t rc = hd__documents_open(c->corpus, (struct hd__documents_position){.file = i}, &documents, err);
+    if (!rc)
+        rc = hd__documents_next(documents, &d, &found, err);
+    if (!rc && found && (rc = encode_document(c, &d, &b, err)))
+        locate(c, &d, err);
+    hd__documents_close(documents);
+    free_batch(&b);
+    return rc;
+}
+
+int32_t hd__tokenize_look(const struct hd__tokenize_config *config, struct hd_error *err)
+{
+    const struct hd__corpus *corpus = config->corpus;
     char first[4096];
     int32_t rc = HD_OK;
     for (uint32_t i = 0; i < corpus->files.count && !rc; i++) {
@@ -267,7 +294,9 @@ int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err)
             d.bytes--;
         d.bytes -= d.bytes && first[d.bytes - 1] & 0x80;
         if (!rc && !f->lines && (rc = check_text(&d, err)))
-            locate(&(const struct hd__tokenize_config){0}, &d, err);
+            locate(config, &d, err);
+        if (!rc && f->lines)
+            rc = try_line(config, i, err);
         hd__unpack_close(file);
     }
     return rc;
@@ -541,13 +570,8 @@ static void stop_threads(struct tokenize *t)
     pthread_mutex_unlock(&t->mutex);
     for (uint32_t i = 0; i < t->n_threads; i++)
         pthread_join(t->threads[i], NULL);
-    for (uint32_t i = 0; i < t->n_ring; i++) {
-        hd__free_array(&t->ring[i].items);
-        hd__text_free(&t->ring[i].text);
-        free(t->ring[i].ids.at);
-        free(t->ring[i].counts);
-        hd__chat_ids_free(&t->ring[i].chat);
-    }
+    for (uint32_t i = 0; i < t->n_ring; i++)
+        free_batch(&t->ring[i]);
     free(t->ring);
     pthread_cond_destroy(&t->work);
     pthread_cond_destroy(&t->ready);

@@ -45,8 +45,9 @@ struct hd__tokenize_config {
     uint64_t flush_tokens; /* PREFIX.progress is written after so many, or ten seconds; 0: 64 Mi */
 };
 
-/* Is each file text, by its beginning? The failure is the one that hd__tokenize would come to. */
-int32_t hd__tokenize_look(const struct hd__corpus *corpus, struct hd_error *err);
+/* Is each file text, by its beginning, or its first line a document? The failure is the one that hd__tokenize would
+ * come to. */
+int32_t hd__tokenize_look(const struct hd__tokenize_config *config, struct hd_error *err);
 /* Warns of files of text that are HTML pages, by their beginning, where their names do not say so; of those that a
  * folder has packed, too; and of its README.md among JSON lines. */
 void hd__tokenize_warn_of_files(const struct hd__corpus *corpus);

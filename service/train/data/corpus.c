@@ -317,7 +317,7 @@ static int32_t prepare_source(struct corpus *c, const char *key, const char *sou
             rc = hd_fail(err, HD_E_INVALID, "%s: is no file of JSON lines, and a chat template is for these alone",
                          cache.corpus.files.at[i].path);
     if (!rc && !valid && c->how != HD__CORPUS_LOOK)
-        rc = hd__tokenize_look(&cache.corpus, err);
+        rc = hd__tokenize_look(&cache.config, err);
     if (!rc && !valid && c->how != HD__CORPUS_LOOK)
         hd__tokenize_warn_of_files(&cache.corpus);
     if (!rc && !valid && c->how == HD__CORPUS_MAKE) {

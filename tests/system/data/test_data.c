@@ -228,6 +228,8 @@ START_TEST(mistakes)
         {"train " TEXT_JOB " --dry-run data.train=binary", "data.train: binary: is no text: its byte 4 is zero", 2},
         {"train " TEXT_JOB " --dry-run data.train=latin1",
          "data.train: latin1: is not UTF-8: its byte 0 is 0xe9: convert it", 2},
+        {"train " TEXT_JOB " --dry-run data.train=content.jsonl",
+         "data.train: content.jsonl:1: has no field \"text\"; --field names another (data.field in a job)", 2},
         {"train " TEXT_JOB " data.cache=corpus.txt --dry-run", "data.cache: corpus.txt: Not a directory", 2},
         {"train " TEXT_JOB " data.cache=corpus.txt", "data.cache: corpus.txt: Not a directory", 2},
         {"train " TEXT_JOB " data.tokenizer=absent", "data.tokenizer: absent: No such file", 2},
@@ -242,6 +244,7 @@ START_TEST(mistakes)
          "is read as text, and text needs a tokenizer: set data.tokenizer", 2},
     };
     ck_assert(!system("printf 'abcd\\0efgh' > binary && printf '\\351t\\351\n' > latin1 && "
+                      "echo '{\"content\": \"a\"}' > content.jsonl && "
                       "sed 's/<|endoftext|>/<|last|>/g' " TOKENIZER " > endless.json && touch ids.npy"));
     expect_code(command_run("data tokenize --tokenizer " TOKENIZER " --to one corpus.txt"), 0);
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
