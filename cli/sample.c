@@ -248,10 +248,14 @@ static void warn_prompts(const struct sample_request *r)
                     "a prompt has %zu tokens, and the model sees the last %" PRId64 " (data.seq_len)", p->ids.count,
                     job->seq_len);
     }
-    for (int i = 0; i < r->n_stops; i++)
-        if ((token = strstr(r->stop[i], "\\n")) && !islower((unsigned char)token[2]))
-            hd__log(HD_LOG_WARN, NULL, "--stop '%s' has a backslash and an n: a line feed is $'\\n' in bash",
-                    r->stop[i]);
+    for (int i = 0; i < r->n_stops + r->n_prompts; i++) {
+        const int is_stop = i < r->n_stops;
+        const char *text = is_stop ? r->stop[i] : r->prompt[i - r->n_stops];
+        if ((token = strstr(text, "\\n")) && !islower((unsigned char)token[2]) && token[2] != '"' &&
+            !strchr(text, '\n'))
+            hd__log(HD_LOG_WARN, NULL, "--%s '%.60s' has a backslash and an n: a line feed is $'\\n' in bash",
+                    is_stop ? "stop" : "prompt", text);
+    }
 }
 
 static int load_model(struct sample_request *r, const struct hd__cli_job_arguments *arguments)

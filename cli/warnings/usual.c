@@ -16,7 +16,7 @@ static const struct usual {
     double least, most;    /* 0 has a meaning of its own */
     const char *why;
 } rows[] = {
-    {"optimizer.lr", "@(adamw|adamw8)", 1e-8, 0.1, ADAM},
+    {"optimizer.lr", "@(adamw|adamw8)", 1e-8, 0.05, ADAM},
     {"optimizer.adamw_lr", NULL, 1e-8, 0.1, ADAM},
     {"optimizer.lr", "lion", 1e-8, 0.03, "each weight moves by it in each step: 1e-5 to 1e-3 are usual"},
     {"optimizer.lr", "@(sgd|muon)", 1e-8, 10, "1e-4 to 1 are usual"},
