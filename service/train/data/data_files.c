@@ -251,15 +251,30 @@ static void warn_twice(struct hd__job *job, struct file_ids *files)
         hd__log(HD_LOG_WARN, NULL, "%s: data.train: %s", hd__job_where(job, "data.train"), same);
 }
 
-/* A name with one of these words, which ends at a mark or a digit: where it begins; NULL: it has none. */
+/* A path with one of these words, which ends at a mark, a digit or a folder's name: where the last one begins; NULL: it
+ * has none. */
 static const char *find_part(const char *path, const char *const *words, size_t n)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *last = NULL;
     for (size_t k = 0; k < n; k++)
-        for (const char *at = name; (at = strstr(at, words[k])); at++)
-            if ((at == name || strchr("-_.", at[-1])) && strchr("-_.0123456789", at[strlen(words[k])]))
-                return at;
-    return NULL;
+        for (const char *at = path; (at = strstr(at, words[k])); at++)
+            if ((at == path || strchr("-_./", at[-1])) && strchr("-_./0123456789", at[strlen(words[k])]) &&
+                (!last || at > last))
+                last = at;
+    return last;
+}
+
+static const char *const part_train[] = {"train", "training"}, *const part_held_out[] = {"validation", "valid", "val",
+                                                                                         "dev", "test"};
+
+/* Is the first path, but for a word of held-out data, the second, which has one of training data there? */
+static int is_swapped(const char *train, const char *val)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
+    const char *a = find_part(train, part_held_out, HD__COUNT(part_held_out)),
+               *b = find_part(val, part_train, HD__COUNT(part_train));
+    return a && b && a - train == b - val && !memcmp(train, val, (size_t)(a - train)) &&
+           !strcmp(a + strspn(a, letters), b + strspn(b, letters));
 }
 
 /* Parts of one set of data that a folder or a pattern has taken together: to train on, and held out. */
@@ -267,16 +282,16 @@ static void warn_parts(struct hd__job *job, const struct file_ids *files)
 {
     if (files->list.count <= job->train.count || !reads_itself(job)) /* each by its name */
         return;
-    static const char *const train[] = {"train", "training"}, *const held_out[] = {"validation", "valid", "val", "dev",
-                                                                                   "test"};
-    const char *of_train = NULL;
-    for (uint32_t i = 0; i < files->list.count; i++) {
-        const char *path = files->list.at[i].path, *word = find_part(path, train, HD__COUNT(train));
-        of_train = of_train || !word ? of_train : path;
+    const char *of_train = NULL, *other = NULL;
+    for (uint32_t i = 0; i < files->list.count; i++) { /* the word of their own folder or name, not of one above */
+        const char *path = files->list.at[i].path, *word = find_part(path, part_train, HD__COUNT(part_train));
+        if (word && (!of_train || word - path > other - of_train)) {
+            of_train = path;
+            other = word;
+        }
     }
     for (uint32_t i = 0; i < files->list.count && of_train; i++) {
-        const char *path = files->list.at[i].path, *word = find_part(path, held_out, HD__COUNT(held_out)),
-                   *other = find_part(of_train, train, HD__COUNT(train));
+        const char *path = files->list.at[i].path, *word = find_part(path, part_held_out, HD__COUNT(part_held_out));
         if (!word || word - path != other - of_train || memcmp(path, of_train, (size_t)(word - path)) != 0)
             continue;
         hd__log(HD_LOG_WARN, NULL,
@@ -308,6 +323,12 @@ static void warn_held_out(const struct hd__compiled *c)
     parts[n++].files = list_files(c, &job->test, META);
     warn_twice(job, &parts[0].files);
     warn_parts(job, &parts[0].files);
+    for (uint64_t i = 0; i < job->train.count * job->val.count; i++) {
+        const char *train = job->train.at[i % job->train.count].path, *val = job->val.at[i / job->train.count].path;
+        if (is_swapped(train, val))
+            hd__log(HD_LOG_WARN, NULL, "%s: data.train is %s, and data.val is %s: by their names, they are swapped",
+                    hd__job_where(job, "data.train"), train, val);
+    }
     for (size_t h = 1; h < n; h++)
         for (size_t other = 0; other < h; other++) {
             const char *both = find_common(job, &parts[h].files, &parts[other].files, parts[other].key);

@@ -505,6 +505,10 @@ static const struct {
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
      "data.train: by their names, parts/train-0.txt is training data and parts/validation-0.txt is held out, yet "
      "both are"},
+    {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=splits",
+     "data.train: by their names, splits/train/0.txt is training data and splits/test/0.txt is held out, yet both are"},
+    {"train llama.yaml --dry-run data.train=parts/validation-0.txt data.val=parts/train-0.txt eval.every=2",
+     "data.train is parts/validation-0.txt, and data.val is parts/train-0.txt: by their names, they are swapped"},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=" TOKENIZER " data.train=parts",
      "warning: parts/README.md: is text that is trained on, beside parts/more.jsonl: is it what describes the data?"},
     {"data tokenize --tokenizer " TOKENIZER " --to toks/parts parts",
@@ -616,7 +620,8 @@ static void write_inputs(void)
                "'strategies: [{use: zero, stage: 2, allgather_bucket_size: 2e8}]'; } >alias.yaml && "
                "head -c 9000 /dev/zero | tr '\\000' '\\007' > sevens.txt && "
                "awk 'NR % 40 < 8' corpus.txt > drawn.txt && cat corpus.txt low.txt corpus.txt > twice.txt "
-               "&& mkdir parts && "
+               "&& mkdir -p parts splits/test splits/train && cp low.txt splits/test/0.txt && cp other.txt "
+               "splits/train/0.txt && "
                "cp low.txt parts/train-0.txt && cp copy.txt parts/validation-0.txt && cp low.txt "
                "parts/README.md && echo '{\"text\": \"a\"}' >parts/more.jsonl && gzip -k parts/more.jsonl && tr ' ' "
                "'\\n' < corpus.txt | tac "
