@@ -188,7 +188,6 @@ static int32_t read_component(struct hd__job *job, const struct hd__job_core_sec
 static int32_t read_section(struct hd__job *job, const struct hd__job_core_section *s, struct hd_error *err)
 {
     struct hd__tree_node *node = hd__tree_get(job->root, s->name);
-    int32_t rc = HD_OK;
     if (!node && s->kind == HD_KIND_CKPT)
         return HD_OK;
     if (node && hd__tree_is_null(node))
@@ -201,16 +200,17 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
                                       node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY) {
         const char *word = s->kind && node->kind == HD__SCALAR ? node->text : "...",
-                   *key = s->kind == HD_KIND_CKPT ? "dir"
-                          : s->kind               ? "use"
-                                                  : s->options[0].name;
+                   *key = s->kind == HD_KIND_CKPT                                   ? "dir"
+                          : s->kind == HD_KIND_DATA                                 ? "train"
+                          : s->kind == HD_KIND_MODEL && strcmp(word, "transformer") ? "use: transformer, family"
+                          : s->kind                                                 ? "use"
+                                                                                    : s->options[0].name;
         return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: %s", s->name, hd__tree_kind_name(node),
                                  !strcmp(word, "true")    ? "{} for the defaults"
                                  : !strcmp(word, "false") ? "leave the section out to do without"
                                                           : hd__arena_format(&job->arena, "{%s: %.40s}", key, word));
     }
-    if (s->kind)
-        rc = read_component(job, s, node, err);
+    int32_t rc = s->kind ? read_component(job, s, node, err) : HD_OK;
     if (rc || !s->count)
         return rc;
     struct hd__job_fields fields = {
