@@ -86,6 +86,8 @@ uint64_t hd__data_tokens(const struct hd__data *data);
 /* Documents, or pieces of them, that HD__DATA_PACK put into these sequences. *cut: documents that are in pieces;
  * *whole: those that are not. */
 uint64_t hd__data_pieces(const struct hd__data *data, uint64_t *cut, uint64_t *whole);
+/* Documents, at most `most`, all of them longer than seq_len. 0: one is not, or the source knows none. */
+uint64_t hd__data_all_longer(const struct hd__data *data, uint64_t most);
 
 /* A source of a mix, by its number (0: all, without one): its share of the stream, 0 to 1; how often it is read. */
 struct hd__data_repeats {

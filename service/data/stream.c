@@ -382,6 +382,21 @@ uint64_t hd__data_pieces(const struct hd__data *d, uint64_t *cut, uint64_t *whol
     return pieces;
 }
 
+uint64_t hd__data_all_longer(const struct hd__data *d, uint64_t most)
+{
+    uint64_t n = 0, room = (uint64_t)d->config.seq_len, end;
+    struct hd_error unused = HD_ERROR_INIT;
+    for (uint32_t k = 0; k < d->n_streams; k++) {
+        const struct token_stream *s = &d->streams[k];
+        uint64_t last = s->first + s->tokens;
+        for (uint64_t at = s->first; at < last && n < most; at = end, n++)
+            if (s->n_skipped || !d->config.ops->document_end ||
+                document_end(d, s, at, HD__MIN(last, at + (1 << 20)), &end, &unused) || end - at <= room)
+                return 0;
+    }
+    return n;
+}
+
 uint32_t hd__data_most_repeated(const struct hd__data *d, double sequences, struct hd__data_repeats *out, uint32_t n)
 {
     uint32_t count = 0, at;

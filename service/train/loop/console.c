@@ -19,6 +19,18 @@ static const char *count_text(int64_t n, char out[32])
     return out;
 }
 
+static int warn_cut(struct hd__job *job, const char *which, uint64_t documents)
+{
+    char number[32];
+    const struct hd__job_value *loss = hd__job_value_get(job, "data.loss");
+    const int warns = documents && loss && !strcmp(loss->text, "completion");
+    if (warns)
+        hd__log(HD_LOG_WARN, NULL,
+                "%s: data.seq_len: %s %s documents are longer and cut: completions do not see their prompts: raise it",
+                hd__job_where(job, "data.seq_len"), which, count_text((int64_t)documents, number));
+    return warns;
+}
+
 static void print_packing(const struct hd__data *d, struct hd__job *job)
 {
     char pieces[32], sequences[32];
@@ -28,12 +40,7 @@ static void print_packing(const struct hd__data *d, struct hd__job *job)
            ": %.2f%% of these are tokens, the rest is padding\n",
            count_text((int64_t)all, pieces), count_text(n, sequences), seq_len,
            100 * (double)hd__data_tokens(d) / ((double)n * (double)seq_len));
-    const struct hd__job_value *loss = hd__job_value_get(job, "data.loss");
-    if (cut && !whole && loss && !strcmp(loss->text, "completion"))
-        hd__log(HD_LOG_WARN, NULL,
-                "%s: data.seq_len: all %s documents are longer and cut: completions do not see their prompts: raise it",
-                hd__job_where(job, "data.seq_len"), count_text((int64_t)cut, pieces));
-    else if (cut)
+    if (cut && (whole || !warn_cut(job, "all", cut)))
         printf("%s of the documents %s longer and cut: what is behind a cut does not see its prompt, or what else is "
                "before it\n",
                count_text((int64_t)cut, pieces), cut > 1 ? "are" : "is");
@@ -104,6 +111,8 @@ void hd__loop_print_start(const struct hd__train_loop *l, const struct hd__compi
            hd_dtype_name(l->job->precision.compute));
     if (l->job->documents == HD__DOCUMENTS_PACK)
         print_packing(hd__train_feed_data(l->s.train_feed), l->job);
+    else
+        warn_cut(l->job, "the first", hd__data_all_longer(hd__train_feed_data(l->s.train_feed), 10000));
     print_plan(l, c);
     if (!l->checkpointer && !l->job->trace.ends)
         printf("nothing is saved: the job has no checkpoint section (`checkpoint: {}` is enough)\n");

@@ -542,6 +542,10 @@ START_TEST(completions)
     expect_says(c,
                 "command line: data.seq_len: all 2 documents are longer and cut: completions do not see their prompts");
     ck_assert_msg(!strstr(c->err, "data.loss is not"), "%s", c->err);
+    c = command_run(PLAIN "job.steps=1 data.loss=completion data.documents=mask");
+    expect_says(c, "data.seq_len: the first 2 documents are longer and cut: completions do not see their prompts");
+    c = command_run(PLAIN "job.steps=1 data.batch=1 data.micro_batch=1 data.seq_len=40 data.loss=completion");
+    ck_assert_msg(!c->code && !strstr(c->err, "do not see"), "%s", c->err);
     c = command_run(PLAIN "job.steps=1");
     expect_says(c, "command line: data.chat_template is set and data.loss is not, so prompts are trained, too");
     c = command_run("train llama.yaml model.vocab=320 --dry-run data.train=" INDEXED
