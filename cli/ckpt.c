@@ -250,7 +250,8 @@ static int32_t export(struct ckpt_request *r, struct hd_error *err)
         rc = hd__train_checkpointer_load(checkpointer, r->name ? r->name : "auto", r->weights ? r->weights : "model",
                                          &at, err);
     if (!rc && !at.step)
-        rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
+        rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s%s", r->loaded.job->checkpoint_dir,
+                     hd__train_checkpointer_find_near(r->loaded.job));
     if (!rc)
         rc = check_tokenizer(r, hd__train_checkpointer_loaded(checkpointer)->tokens, at.step, err);
     config.positions = hd__train_checkpointer_loaded(checkpointer)->positions;

@@ -317,8 +317,10 @@ static int32_t check_initial_weights(const struct hd__cli_job *loaded, const str
 {
     struct hd__job *job = loaded->job;
     const char *from = loaded->compiled->info.weights,
-               *none = job->checkpoint ? hd__arena_format(&job->arena, "no checkpoint in %s", job->checkpoint_dir)
-                                       : "the job has no checkpoint section";
+               *near = job->checkpoint ? hd__train_checkpointer_find_near(job) : "",
+               *none = job->checkpoint
+                           ? hd__arena_format(&job->arena, "no checkpoint in %s%s", job->checkpoint_dir, near)
+                           : "the job has no checkpoint section";
     if (!leader && (w->random || (from && !strcmp(w->name, "model"))))
         return HD_OK;
     if (w->random)
@@ -327,11 +329,12 @@ static int32_t check_initial_weights(const struct hd__cli_job *loaded, const str
         fprintf(stderr, "the weights of model.from, %s: %s\n", from, none);
     else
         return hd__job_fail(
-            job, "checkpoint.dir", err, "%s: %s", none,
-            !job->checkpoint
-                ? "add checkpoint: {} and train, or name one by --checkpoint; --random-weights goes without"
-            : from ? "--weights needs one: train first, or name one by --checkpoint"
-                   : "train first, or name one by --checkpoint; --random-weights goes without");
+            job, "checkpoint.dir", err, "%s%s", none,
+            *near ? ""
+            : !job->checkpoint
+                ? ": add checkpoint: {} and train, or name one by --checkpoint; --random-weights goes without"
+            : from ? ": --weights needs one: train first, or name one by --checkpoint"
+                   : ": train first, or name one by --checkpoint; --random-weights goes without");
     return HD_OK;
 }
 

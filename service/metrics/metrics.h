@@ -56,6 +56,8 @@ struct hd__metrics_row {
 
 /* Before a job starts: refuses a file that is there and none of metrics. */
 int32_t hd__metrics_check(const char *path, struct hd_error *err);
+/* The folder of the last checkpoint that the file says, owned, and its *step, 0: of none. NULL: it says none. */
+char *hd__metrics_saved_in(const char *path, int64_t *step);
 /* `path` of metrics.jsonl; its folders are created, and what is there stays as it is. `resumed`: the step of the
  * checkpoint, 0 for a fresh run. `start` is the first line's object (borrowed), with the run's id. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
@@ -98,8 +100,6 @@ struct hd__metrics_sink_config {
 /* Opens a sink, which gets every step from then on. Returns the plug-in's error. */
 int32_t hd__metrics_add_sink(struct hd__metrics *metrics, const struct hd__metrics_sink_config *config,
                              struct hd_error *err);
-/* The folder of the last checkpoint that the file says, as it was opened, and its *step. NULL: it says none. */
-const char *hd__metrics_saved_in(const struct hd__metrics *metrics, int64_t *step);
 /* After all sinks: cuts the file or sets it aside, and writes the first line. */
 int32_t hd__metrics_begin(struct hd__metrics *metrics, struct hd_error *err);
 

@@ -16,14 +16,12 @@
 
 struct hd__metrics {
     int fd, is_terminal;
-    int moved;        /* its name is another's, or nobody's */
-    off_t end;        /* the file's, behind the last line */
-    int write_failed; /* lost: the last line was not written */
-    int headless;     /* the file's first line is not that of a start, though ours */
-    int same, ours;   /* the file has lines of this run alone; with its id, */
-    off_t keep;       /* and these are before its first step */
-    int64_t saved;    /* the last step of its checkpoints, which were in this folder; NULL: none */
-    char *saved_in;
+    int moved;               /* its name is another's, or nobody's */
+    off_t end;               /* the file's, behind the last line */
+    int write_failed;        /* lost: the last line was not written */
+    int headless;            /* the file's first line is not that of a start, though ours */
+    int same, ours;          /* the file has lines of this run alone; with its id, */
+    off_t keep;              /* and these are before its first step */
     struct hd__text outlive; /* lines of what is not kept that stay all the same */
     char *path;
     char *run; /* its id; "" where there is none */
@@ -57,18 +55,6 @@ static int outlives(const json_t *line)
            (rule && (!strcmp(rule, "replicas") || !strcmp(rule, "rerun")));
 }
 
-static void note_checkpoint(struct hd__metrics *m, const json_t *line)
-{
-    json_t *job = json_object_get(line, "job");
-    const char *folder = json_string_value(json_object_get(json_object_get(job, "checkpoint"), "dir"));
-    if (is_event(line, "start", "resume")) {
-        free(m->saved_in);
-        m->saved_in = folder ? hd__strdup(folder) : NULL;
-    } else if (is_event(line, "checkpoint", "checkpoint")) {
-        m->saved = json_integer_value(json_object_get(line, "step"));
-    }
-}
-
 /* m->keep: the bytes of its lines up to `step`; without a torn last one. m->same: they are of this run, or of a heddle
  * without ids. */
 static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
@@ -95,7 +81,6 @@ static int32_t scan(struct hd__metrics *m, int64_t step, struct hd_error *err)
                          "%s: its first line does not start a run, so heddle did not write it: name another file, or "
                          "move this one away",
                          path);
-        note_checkpoint(m, object);
         m->same &= !m->headless && (cut || !of || !strcmp(of, m->run));
         m->ours |= of && !strcmp(of, m->run);
         if (cut && stays)
@@ -237,7 +222,6 @@ int32_t hd__metrics_check(const char *path, struct hd_error *err)
     if (m.fd >= 0)
         close(m.fd);
     hd__text_free(&m.outlive);
-    free(m.saved_in);
     free(m.path);
     return rc ? hd_fail(err, rc, "metrics.jsonl: %s", why.message) : HD_OK;
 }
@@ -532,15 +516,33 @@ void hd__metrics_close(struct hd__metrics *m)
         close(m->fd);
     free(m->start);
     free(m->path);
-    free(m->saved_in);
     free(m->run);
     free(m);
 }
 
-const char *hd__metrics_saved_in(const struct hd__metrics *m, int64_t *step)
+char *hd__metrics_saved_in(const char *path, int64_t *step)
 {
-    *step = m->saved;
-    return m->saved ? m->saved_in : NULL;
+    struct stat st;
+    FILE *file = !stat(path, &st) && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
+    char *line = NULL, *folder = NULL;
+    size_t room = 0;
+    *step = 0;
+    while (file && getline(&line, &room, file) > 0) {
+        json_t *event = strstr(line, "\"event\"") ? json_loads(line, 0, NULL) : NULL;
+        json_t *job = json_object_get(event, "job");
+        const char *dir = json_string_value(json_object_get(json_object_get(job, "checkpoint"), "dir"));
+        if (is_event(event, "start", "resume")) {
+            free(folder);
+            folder = dir ? hd__strdup(dir) : NULL;
+        } else if (is_event(event, "checkpoint", "checkpoint")) {
+            *step = json_integer_value(json_object_get(event, "step"));
+        }
+        json_decref(event);
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return folder;
 }
 
 int64_t hd__metrics_open_files(void)

@@ -323,9 +323,9 @@ static void log_other_job(struct hd__job *job, const char *name, const json_t *s
     if (!weights_only && saver && strcmp(saver, job->name) != 0 && !strcmp(job->resume, "auto"))
         hd__log(HD_LOG_WARN, NULL,
                 "%s: checkpoint %s of %s was saved by job %s, and this is %s%s: take another checkpoint.dir, or "
-                "checkpoint.resume=overwrite",
+                "checkpoint.resume=overwrite; a branch of it says checkpoint.resume=%s/%s",
                 hd__job_where(job, "job.name"), name, job->checkpoint_dir, saver, job->name,
-                job->steps && left <= 0 ? ", which has nothing left to train then" : "");
+                job->steps && left <= 0 ? ", which has nothing left to train then" : "", job->checkpoint_dir, name);
 }
 
 /* ---- the data */

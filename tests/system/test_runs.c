@@ -367,7 +367,8 @@ START_TEST(another_job)
 {
 #define SECOND "train llama.yaml checkpoint.dir=common job.name=second "
     const char *whose = "warning: command line: checkpoint step-00000002 of common was saved by job first, and this is "
-                        "second: take another checkpoint.dir, or checkpoint.resume=overwrite",
+                        "second: take another checkpoint.dir, or checkpoint.resume=overwrite; a branch of it says "
+                        "checkpoint.resume=common/step-00000002",
                *done = "was saved by job first, and this is second, which has nothing left to train then: take another";
     train(&some, "first", "llama.yaml checkpoint.dir=common job.steps=2");
     ck_assert_ptr_null(strstr(command_run("train llama.yaml checkpoint.dir=common job.name=first job.steps=2")->err,
@@ -402,6 +403,33 @@ START_TEST(another_folder)
 }
 END_TEST
 
+/* Checkpoints near the folder that was named, and newer ones of another. */
+START_TEST(folders_near)
+{
+    command_run("train llama.yaml job.name=near checkpoint={} job.steps=2");
+    ck_assert(!system("mkdir -p proj/runs && cp llama.yaml proj && mv runs/near proj/runs/"));
+    run_says(0,
+             "checkpoint.dir: runs/near/checkpoints has no checkpoint, and training begins at step 0; "
+             "proj/runs/near/checkpoints has some: relative paths are the working directory's, so run heddle in proj",
+             "train proj/llama.yaml job.name=near checkpoint={} job.steps=2 --dry-run");
+    run_says(2, "no checkpoint in runs/near/checkpoints; proj/runs/near/checkpoints has some",
+             "ckpt export proj/llama.yaml job.name=near checkpoint={} --to none");
+    run_says(2, "no checkpoint in proj/runs/near; proj/runs/near/checkpoints has some: say checkpoint.dir=proj/runs/",
+             "sample llama.yaml checkpoint.dir=proj/runs/near");
+    command_run("train llama.yaml job.name=once checkpoint={} job.steps=2");
+    command_run("train llama.yaml job.name=once checkpoint.dir=big job.steps=4");
+    static const char *const later[] = {"train llama.yaml job.steps=3", "train llama.yaml job.steps=3 --dry-run",
+                                        "sample llama.yaml --tokens 1", "ckpt export llama.yaml --to near"};
+    for (size_t i = HD__COUNT(later); i--;)
+        run_says(0,
+                 "checkpoint.dir: the newest checkpoint of runs/once/checkpoints is of step 2, and the last run of "
+                 "runs/once/metrics.jsonl saved step 4 in big: checkpoint.dir=big takes that",
+                 "%s job.name=once checkpoint={}", later[i]);
+    struct command *c = command_run("sample llama.yaml job.name=once checkpoint.dir=big --tokens 1");
+    ck_assert_msg(!c->code && !strstr(c->err, "checkpoint"), "%s", c->err);
+}
+END_TEST
+
 START_TEST(another_optimizer)
 {
     train(&some, "adam", "llama.yaml checkpoint={} job.steps=2");
@@ -424,12 +452,15 @@ START_TEST(newest_of_another_job)
     train(&some, "theirs", "llama.yaml checkpoint={} job.steps=4");
     struct command *c = command_run("eval " MINE);
     ck_assert_msg(!c->code && !strstr(c->err, "saved it"), "%s", c->err);
-    ck_assert(!system("cp -r runs/theirs/checkpoints/step-00000004 runs/mine/checkpoints/"));
+    ck_assert(!system("cp -r runs/theirs/checkpoints/step-00000004 runs/mine/checkpoints/ && { cat llama.yaml && echo "
+                      "'checkpoint: {dir: runs/theirs/checkpoints}'; } > copied.yaml"));
     run_says(
         0,
         "command line: step-00000004 is the newest checkpoint of runs/mine/checkpoints, and job theirs saved it; the "
         "newest of job mine is step-00000002: --checkpoint step-00000002 takes it",
         "eval " MINE);
+    run_says(0, "step-00000004 of runs/theirs/checkpoints was saved by job theirs, and this is job copied",
+             "eval copied.yaml data.val_fraction=0.1 eval.batches=1");
 }
 END_TEST
 
@@ -528,6 +559,7 @@ int main(void)
                                         {"another base", another_base, 1},
                                         {"another job", another_job, 1},
                                         {"another folder", another_folder, 1},
+                                        {"folders near", folders_near, 1},
                                         {"another optimizer", another_optimizer, 1},
                                         {"newest of another job", newest_of_another_job, 1},
                                         {"stopped overwriting", stopped_overwriting, 1},

@@ -60,6 +60,13 @@ int32_t hd__train_checkpointer_check_resume(const struct hd__compiled *compiled,
  * read. What a run would report of changed keys is. *step: where it goes on; 0: at the start. */
 int32_t hd__train_checkpointer_check_start(struct hd__compiled *compiled, int64_t *step, struct hd_error *err);
 
+/* Words for a folder near checkpoint.dir, which has no checkpoint, that has some: inside it, or beside the job file.
+ * "": none. */
+const char *hd__train_checkpointer_find_near(struct hd__job *job);
+/* Warns of such a folder where `step` is 0, and of a checkpoint behind `step`, the newest one of checkpoint.dir, that
+ * the last run saved elsewhere. On rank 0. */
+void hd__train_checkpointer_warn_elsewhere(struct hd__job *job, int64_t step);
+
 /* From now on "auto" means the checkpoints of this run alone, and the run keeps its id: it was restarted. */
 void hd__train_checkpointer_continue(struct hd__train_checkpointer *checkpointer, const char *run);
 

@@ -318,7 +318,8 @@ static const char *saver_of(const struct hd__ckpt *ckpt)
     return name ? name : "";
 }
 
-/* A checkpoint that was copied from another job's folder may be newer than this job's own. Few are looked at. */
+/* A checkpoint that was copied from another job's folder may be newer than this job's own, or checkpoint.dir may be
+ * copied from its file. Few are looked at. */
 static void say_other_job(const struct hd__train_checkpointer *k, const char *newest)
 {
     struct hd__job *job = k->s->compiled->job;
@@ -327,6 +328,7 @@ static void say_other_job(const struct hd__train_checkpointer *k, const char *ne
     uint64_t *steps = NULL;
     uint32_t n = 0, looks = 8;
     char name[32];
+    int own = 0;
     if (k->s->env->rank || hd__ckpt_list_steps(&k->store, &steps, &n, NULL, &unused))
         return;
     for (int more = 1; n-- && looks-- && more;) {
@@ -337,6 +339,7 @@ static void say_other_job(const struct hd__train_checkpointer *k, const char *ne
             continue;
         }
         const int mine = !strcmp(saver_of(ckpt), job->name);
+        own |= mine;
         if (!strcmp(name, newest))
             saver = hd__arena_strdup(&job->arena, saver_of(ckpt));
         more = saver && *saver && strcmp(saver, job->name) != 0 && !mine;
@@ -348,6 +351,9 @@ static void say_other_job(const struct hd__train_checkpointer *k, const char *ne
         hd__ckpt_close(ckpt);
     }
     free(steps);
+    if (!own && saver && *saver && strcmp(hd__job_value_get(job, "checkpoint.dir")->origin, "command line"))
+        hd__log(HD_LOG_INFO, NULL, "%s: %s of %s was saved by job %s, and this is job %s",
+                hd__job_where(job, "checkpoint.dir"), newest, k->dir, saver, job->name);
 }
 
 void hd__train_checkpointer_continue(struct hd__train_checkpointer *k, const char *run)
@@ -375,6 +381,8 @@ int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char
     if (!rc) {
         say_better(k, name);
         say_other_job(k, name);
+        if (!k->s->env->rank)
+            hd__train_checkpointer_warn_elsewhere(k->s->compiled->job, strtoll(name + strlen("step-"), NULL, 10));
     }
     return rc ? rc : load_named(k, name, weights, progress, err);
 }

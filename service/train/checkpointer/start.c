@@ -157,6 +157,8 @@ int32_t hd__train_checkpointer_check_start(struct hd__compiled *c, int64_t *step
     if (!rc && !strcmp(job->resume, "auto"))
         rc = hd__ckpt_list_steps(&k.store, &steps, &n, NULL, err);
     k.dir = job->checkpoint_dir;
+    if (!rc && !strcmp(job->resume, "auto"))
+        hd__train_checkpointer_warn_elsewhere(job, *step);
     if (!rc)
         hd__checkpointer_warn_space(&k, *step, n);
     free(steps);

@@ -175,22 +175,6 @@ double hd__loop_device_peak(const struct hd__train_loop *l)
     return peak;
 }
 
-/* A run that begins anew, since checkpoint.dir is another than that of the one before. */
-static void warn_moved(const struct hd__train_loop *l)
-{
-    struct hd__job *job = l->job;
-    int64_t step = 0;
-    const char *folder = hd__metrics_saved_in(l->metrics, &step);
-    if (l->progress.step || !l->checkpointer || strcmp(job->resume, "auto") || !folder ||
-        hd__same_path(folder, job->checkpoint_dir) ||
-        access(hd__arena_format(&job->arena, "%s/step-%08" PRId64 "/index.json", folder, step), F_OK))
-        return;
-    hd__log(HD_LOG_WARN, NULL,
-            "%s: checkpoint.dir: %s has no checkpoint, and the run of %s before this one saved step %" PRId64 " in %s: "
-            "it goes on where they are moved here, or with checkpoint.dir=%s",
-            hd__job_where(job, "checkpoint.dir"), job->checkpoint_dir, job->metrics_jsonl, step, folder, folder);
-}
-
 /* Rank 0's machine: two runs of one job may differ by this alone. Threads are those that device cpu takes. */
 static json_t *machine_json(const struct hd__train_loop *l)
 {
@@ -234,8 +218,8 @@ int32_t hd__loop_open_metrics(struct hd__train_loop *l, const struct hd__compile
         hd__metrics_add_set(l->metrics, l->job->val_sets[k].name);
     for (uint32_t i = 0; i < c->selection->sinks.count && !rc; i++)
         rc = hd__loop_open_sink(l, l->metrics, &c->selection->sinks.at[i], err);
-    if (!rc)
-        warn_moved(l);
+    if (!rc && l->checkpointer && !strcmp(l->job->resume, "auto"))
+        hd__train_checkpointer_warn_elsewhere(l->job, l->progress.step);
     if (!rc && (rc = hd__metrics_begin(l->metrics, err)))
         hd__job_locate_error(l->job, "metrics.jsonl", err);
     json_decref(start);
