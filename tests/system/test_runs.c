@@ -393,8 +393,8 @@ START_TEST(another_folder)
     train(&some, "moved", "llama.yaml checkpoint={} job.steps=2");
     run_says(0,
              "warning: command line: checkpoint.dir: elsewhere has no checkpoint, and the run of "
-             "runs/moved/metrics.jsonl before this one saved step 2 in runs/moved/checkpoints: it goes on where they "
-             "are moved here, or with checkpoint.dir=runs/moved/checkpoints",
+             "runs/moved/metrics.jsonl before this one saved step 2 in runs/moved/checkpoints: to go on from there, "
+             "set checkpoint.dir=runs/moved/checkpoints or move the checkpoints to elsewhere",
              "train llama.yaml job.name=moved checkpoint.dir=elsewhere job.steps=3");
     struct command *c = command_run("train llama.yaml job.name=moved checkpoint.dir=elsewhere job.steps=4");
     ck_assert_msg(c->code == 0 && !strstr(c->err, "before this one"), "exit code %d; it said:\n%s", c->code, c->err);
@@ -408,10 +408,11 @@ START_TEST(folders_near)
 {
     command_run("train llama.yaml job.name=near checkpoint={} job.steps=2");
     ck_assert(!system("mkdir -p proj/runs && cp llama.yaml proj && mv runs/near proj/runs/"));
-    run_says(0,
-             "checkpoint.dir: runs/near/checkpoints has no checkpoint, and training begins at step 0; "
-             "proj/runs/near/checkpoints has some: relative paths are the working directory's, so run heddle in proj",
-             "train proj/llama.yaml job.name=near checkpoint={} job.steps=2 --dry-run");
+    run_says(
+        0,
+        "checkpoint.dir: runs/near/checkpoints has no checkpoint, and training begins at step 0; "
+        "proj/runs/near/checkpoints has some: relative paths are relative to the working directory: run heddle in proj",
+        "train proj/llama.yaml job.name=near checkpoint={} job.steps=2 --dry-run");
     run_says(2, "no checkpoint in runs/near/checkpoints; proj/runs/near/checkpoints has some",
              "ckpt export proj/llama.yaml job.name=near checkpoint={} --to none");
     run_says(2, "no checkpoint in proj/runs/near; proj/runs/near/checkpoints has some: say checkpoint.dir=proj/runs/",
@@ -423,7 +424,7 @@ START_TEST(folders_near)
     for (size_t i = HD__COUNT(later); i--;)
         run_says(0,
                  "checkpoint.dir: the newest checkpoint of runs/once/checkpoints is of step 2, and the last run of "
-                 "runs/once/metrics.jsonl saved step 4 in big: checkpoint.dir=big takes that",
+                 "runs/once/metrics.jsonl saved step 4 in big: checkpoint.dir=big uses that one",
                  "%s job.name=once checkpoint={}", later[i]);
     struct command *c = command_run("sample llama.yaml job.name=once checkpoint.dir=big --tokens 1");
     ck_assert_msg(!c->code && !strstr(c->err, "checkpoint"), "%s", c->err);

@@ -25,9 +25,10 @@ const char *hd__train_checkpointer_find_near(struct hd__job *job)
     if (has_checkpoints(job, inside))
         return hd__arena_format(&job->arena, "; %s has some: say checkpoint.dir=%s", inside, inside);
     return n && has_checkpoints(job, beside)
-               ? hd__arena_format(&job->arena,
-                                  "; %s has some: relative paths are the working directory's, so run heddle in %.*s",
-                                  beside, n, job->file)
+               ? hd__arena_format(
+                     &job->arena,
+                     "; %s has some: relative paths are relative to the working directory: run heddle in %.*s", beside,
+                     n, job->file)
                : "";
 }
 
@@ -42,13 +43,13 @@ void hd__train_checkpointer_warn_elsewhere(struct hd__job *job, int64_t step)
     if (newer && step)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: checkpoint.dir: the newest checkpoint of %s is of step %" PRId64 ", and the last run of %s saved "
-                "step %" PRId64 " in %s: checkpoint.dir=%s takes that",
+                "step %" PRId64 " in %s: checkpoint.dir=%s uses that one",
                 where, dir, step, job->metrics_jsonl, saved, folder, folder);
     else if (newer)
         hd__log(HD_LOG_WARN, NULL,
                 "%s: checkpoint.dir: %s has no checkpoint, and the run of %s before this one saved step %" PRId64
-                " in %s: it goes on where they are moved here, or with checkpoint.dir=%s",
-                where, dir, job->metrics_jsonl, saved, folder, folder);
+                " in %s: to go on from there, set checkpoint.dir=%s or move the checkpoints to %s",
+                where, dir, job->metrics_jsonl, saved, folder, folder, dir);
     else if (*near)
         hd__log(HD_LOG_WARN, NULL, "%s: checkpoint.dir: %s has no checkpoint, and training begins at step 0%s", where,
                 dir, near);

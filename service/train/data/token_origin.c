@@ -621,8 +621,8 @@ void hd__train_token_origin_warn(const struct hd__compiled *c)
     warn_characters(c);
     if (c->job->data_tokenizer && access(c->job->data_tokenizer, F_OK)) /* of text, it is refused */
         hd__log(HD_LOG_WARN, NULL,
-                "%s: data.tokenizer: %s: there is no such file, which these tokens do without, and `heddle sample` and "
-                "an export do not",
+                "%s: data.tokenizer: there is no file %s: training on tokens does not need it, but `heddle sample` and "
+                "`heddle ckpt export` do",
                 hd__job_where(c->job, "data.tokenizer"), c->job->data_tokenizer);
     for (uint32_t i = 0; i < c->job->token_files.count; i++)
         if (c->job->token_files.at[i].stale)

@@ -45,8 +45,8 @@ static const struct {
     {"train llama.yaml --dry-run model.vocab=1024 data.train=toks/stale.bin",
      "warning: toks/stale.bin: its .meta.json is of "},
     {"train llama.yaml --dry-run model.vocab=320 data.tokenizer=gpt2 data.train=" GOLDEN_DIR "/indexed/bpe.bin",
-     "warning: command line: data.tokenizer: gpt2: there is no such file, which these tokens do without, and `heddle "
-     "sample` and an export do not"},
+     "warning: command line: data.tokenizer: there is no file gpt2: training on tokens does not need it, but "
+     "`heddle sample` and `heddle ckpt export` do"},
     {"data merge toks/stale toks/a --to toks/merged",
      "so it is not known which tokenizer made the tokens: write both again, or remove that"},
     {"data merge toks/ends toks/none --to toks/mixed",
