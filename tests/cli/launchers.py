@@ -231,7 +231,7 @@ expect(actions == {2: "FailJob", 3: "Ignore", "lost": "Ignore"}, actions)
 expect(service["spec"]["clusterIP"] == "None" and template["subdomain"] == service["metadata"]["name"], service)
 expect(claim["spec"]["accessModes"] == ["ReadWriteMany"] and claim["spec"]["resources"]["requests"]["storage"] == "5Gi", claim)
 container = template["containers"][0]
-if "TSAN_OPTIONS" in os.environ:  # a forked rank's thread has the address of an agent's, which GCC's TSan takes for alive
+if "TSAN_OPTIONS" in os.environ:  # a forked rank's thread has the address of an agent's, which TSan takes for alive
     print("launchers: the pods did not run, since TSan does not know which threads a fork leaves behind")
     sys.exit(0)
 with socket.socket() as s:
